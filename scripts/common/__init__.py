@@ -1,0 +1,1 @@
+"""What all lanes share: atomic files, ledgers, partitions, command lines, figures."""

@@ -1,0 +1,101 @@
+"""Files that appear whole or not at all: written under a temporary name in the same folder, fsynced, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+_HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "host"
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on a clean exit it is fsynced and renamed to `path`, else removed.
+
+    The name holds host and pid, so that two jobs writing the same file (a restarted cluster run) never share
+    a temporary; what a killed process on this host left behind is removed first.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep_partials(path)
+    partial = path.parent / f".{path.name}.{_HOST}-{os.getpid()}.partial"
+    try:
+        yield partial
+        with open(partial, "rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(partial, path)
+        _fsync_folder(path.parent)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def sweep_partials(path: Path) -> None:
+    """Remove temporaries of `path` whose writer on this host is dead."""
+    prefix = f".{path.name}.{_HOST}-"
+    try:
+        names = [entry.name for entry in os.scandir(path.parent) if entry.name.startswith(prefix)]
+    except FileNotFoundError:
+        return
+    for name in names:
+        pid = name[len(prefix) :].removesuffix(".partial")
+        if name.endswith(".partial") and pid.isdigit() and not _alive(int(pid)):
+            (path.parent / name).unlink(missing_ok=True)
+
+
+def write_bytes(path: str | os.PathLike, content: bytes) -> None:
+    """Write `content` to `path` atomically."""
+    with replacing(path) as partial:
+        partial.write_bytes(content)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Write `text` as UTF-8 with the line ends it has."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: str | os.PathLike, value: object) -> None:
+    """Write `value` as indented JSON with sorted keys and a final newline: the same value gives the same bytes."""
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """Indented, key-sorted JSON with a final newline."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+
+def write_if_changed(path: str | os.PathLike, content: bytes) -> bool:
+    """Write `content` only where it differs from what is there, so that an unchanged file keeps its mtime."""
+    try:
+        if os.path.getsize(path) == len(content) and Path(path).read_bytes() == content:
+            return False
+    except OSError:
+        pass
+    write_bytes(path, content)
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _fsync_folder(folder: Path) -> None:
+    # Some file systems refuse fsync on a folder; the rename itself is still atomic there.
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,73 @@
+"""The ledger of a stage: rows in = rows out + rejected by reason, or the stage fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scripts.common.errors import MillraceError
+
+
+@dataclass
+class Ledger:
+    """Counts of one stage, for one scope (a country, a bucket, a partition).
+
+    `rejected` counts what left, by reason; `repaired` and `warnings` count what was kept all the same, and take no
+    part in the balance. `unit` says what one row is (segment, file, member).
+    """
+
+    stage: str
+    scope: str
+    unit: str = "segment"
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: Counter = field(default_factory=Counter)
+    repaired: Counter = field(default_factory=Counter)
+    warnings: Counter = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        for name in ("rejected", "repaired", "warnings"):
+            setattr(self, name, Counter(getattr(self, name)))
+
+    @property
+    def rows_rejected(self) -> int:
+        return sum(self.rejected.values())
+
+    def check(self) -> None:
+        """Raise where rows in differ from rows out plus rejects: something disappeared, or was counted twice."""
+        if self.rows_in != self.rows_out + self.rows_rejected:
+            raise MillraceError(
+                f"the ledger does not add up: {self.rows_in} {self.unit}s in, {self.rows_out} out, "
+                f"{self.rows_rejected} rejected {dict(sorted(self.rejected.items()))}",
+                where=f"{self.stage} {self.scope}",
+                remedy="This is a defect of Millrace, not of the data: please report it with the log",
+            )
+
+    def as_dict(self) -> dict:
+        """JSON-ready, with sorted reasons."""
+        return {
+            "stage": self.stage,
+            "scope": self.scope,
+            "unit": self.unit,
+            "rows_in": self.rows_in,
+            "rows_out": self.rows_out,
+            "rows_rejected": self.rows_rejected,
+            **{name: dict(sorted(getattr(self, name).items())) for name in ("rejected", "repaired", "warnings")},
+        }
+
+    @classmethod
+    def from_dict(cls, value: dict) -> Ledger:
+        """The ledger that `as_dict` described."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
+
+    @classmethod
+    def total(cls, stage: str, scope: str, parts: Iterable[Ledger], unit: str = "segment") -> Ledger:
+        """The sum of ledgers of the same stage."""
+        result = cls(stage, scope, unit)
+        for part in parts:
+            result.rows_in += part.rows_in
+            result.rows_out += part.rows_out
+            for name in ("rejected", "repaired", "warnings"):
+                getattr(result, name).update(getattr(part, name))
+        return result
