@@ -1,0 +1,1 @@
+"""The speech lane: aligned recordings in, WebDataset shards out."""
