@@ -1,0 +1,272 @@
+"""Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, AMR, the audio of a video, ...) through FFmpeg's libraries.
+
+The timeline of a recording is its decoded samples, one after the other, from the first one that the encoder was given:
+encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. Where the file's time stamps say that
+something is missing (lost packets, a damaged page, a pause) silence of that length is put in its place, so that what
+follows stays where it was; a hole longer than MAX_PAUSE_SECONDS is recorded in `holes`, and no span may touch it.
+Streams without stamps (MP3, ADTS) can't tell how much a damaged stretch has swallowed: `lost_from` is where it begins,
+and no span may pass it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import struct
+from collections.abc import Iterator
+
+import av
+import numpy as np
+
+from scripts.speech import adts
+from scripts.speech.frames import DTYPES, FrameRun, silence_blocks
+from scripts.speech.recording import AudioError, head_of
+
+# A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is damage.
+MAX_PAUSE_SECONDS = 0.5
+# Stamps of these can be reset anywhere: FFmpeg too takes a jump above 10 s for a reset, not for missing audio.
+RESETTABLE = {"mpegts", "flv", "live_flv", "mpeg", "rtsp", "asf"}
+MAX_RESETTABLE_GAP = 10.0
+_MAX_UNSTATED_GAP = 60.0
+# Containers whose stated duration can be held against their last packets; all others are measured packet by packet.
+_OTHERS_STATING = {"ogg", "flac", "wav", "w64", "aiff", "caf", "asf", "avi", "wv"}
+STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"} | _OTHERS_STATING
+# Containers a recording may come in. Without this list FFmpeg finds game sounds in random bytes, and follows playlists.
+_CONTAINERS = (
+    "aac ac3 aiff amr ape asf au avi caf dsf dts eac3 flac flv live_flv loas matroska webm mov mp4 m4a "
+    "3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg mpegts mxf nistsphere nut ogg qcp rm tta truehd voc w64 wav wtv wv"
+)
+# Formats without any header have no content to decide by; the name is all there is.
+_HEADERLESS = {".g722": "g722", ".gsm": "gsm"}
+_BLOCK_SECONDS = 1.0
+_TRIAL_PACKETS = 64
+_MAX_DEMUX_ERRORS = 1000
+
+
+class StreamRecording:
+    """One sequential pass over a recording's best audio stream. Use as a context manager."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self.path = os.fspath(path)
+        self.holes: list[tuple[int, int]] = []
+        self.lost_from: int | None = None
+        self.errors = 0
+        self.frames_decoded = 0
+        self.sample_rate = 0
+        self.channels = 0
+        self.headerless = ""
+        self.container = self._open()
+        try:
+            self.stream = self._choose_stream()
+            self.codec = self.stream.codec_context
+            self.codec.thread_count = 1
+            self.codec_name = self.codec.codec.canonical_name
+        except BaseException:
+            self.container.close()
+            raise
+        self.states_delay = False
+        self._origin: float | None = None
+        self._lost = False
+        self.form = self.container.format.name
+        self._stampless = self.form not in STATES_DURATION and self.form not in RESETTABLE
+        self._gap_limit = self._stated_end()
+
+    def __enter__(self) -> StreamRecording:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.container.close()
+
+    # Opening ---------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> av.container.InputContainer:
+        head = head_of(self.path)
+        options = {}
+        if head[:4] in (b"RIFF", b"RIFX") and os.path.getsize(self.path) > 0xFFFFFFFF:
+            options["ignore_length"] = "1"
+        with contextlib.suppress(av.error.FFmpegError):
+            return self._open_as(None, {"format_whitelist": _CONTAINERS.replace(" ", ","), **options})
+        self.headerless = _HEADERLESS.get(os.path.splitext(self.path)[1].lower(), "")
+        if self.headerless:
+            with contextlib.suppress(av.error.FFmpegError):
+                return self._open_as(self.headerless, {})
+        problem = "holds no audio that can be recognised (damaged, cut, or not audio at all)"
+        raise AudioError("audio_load", self.path, problem)
+
+    def _open_as(self, form: str | None, options: dict[str, str]) -> av.container.InputContainer:
+        # Given a descriptor instead of a name, FFmpeg has no extension to be led astray by; the whitelist keeps
+        # playlists from opening other files or the network.
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            return av.open(
+                "fd:",
+                format=form,
+                container_options={"fd": str(fd), "protocol_whitelist": "fd", **options},
+                metadata_errors="replace",
+            )
+        except av.error.FFmpegError:  # some of these are ValueErrors too
+            raise
+        except (ValueError, OSError) as error:
+            raise AudioError("audio_load", self.path, f"cannot be opened ({error})") from None
+        finally:
+            os.close(fd)
+
+    def _choose_stream(self) -> av.AudioStream:
+        streams = self.container.streams
+        stream = streams.best("audio") or (streams.audio[0] if streams.audio else None)
+        if stream is None:
+            kinds = ", ".join(sorted({s.type for s in streams if s.type})) or "none"
+            problem = f"holds no audio stream ({self.container.format.name}; streams: {kinds})"
+            raise AudioError("audio_no_stream", self.path, problem)
+        if stream.codec_context is None:
+            raise AudioError("audio_load", self.path, "the codec of its audio stream is not supported")
+        for other in streams:
+            if other.index != stream.index:
+                other.discard = av.stream.Discard.all
+        return stream
+
+    def _stated_end(self) -> float | None:
+        """Seconds after which a gap in the time stamps can't be believed; None where nothing is stated."""
+        if self.form in RESETTABLE or self.container.duration is None:
+            return None
+        return self.container.duration / 1e6 + 1.0
+
+    # Packets ---------------------------------------------------------------------------------------------------------
+
+    def packets(self) -> Iterator[av.Packet]:
+        """All packets of the stream, and at the end the one that flushes the decoder; goes on behind damage."""
+        flush = None
+        for _ in range(_MAX_DEMUX_ERRORS):
+            try:
+                for packet in self.container.demux(self.stream):
+                    if packet.size == 0 and packet.pts is None:
+                        flush = packet
+                        continue
+                    yield packet
+                break
+            except av.error.EOFError:
+                break
+            except (av.error.FFmpegError, OSError):
+                self.errors += 1
+        if flush is not None:
+            yield flush
+
+    def note_first(self, packet: av.Packet) -> None:
+        """Note where the timeline begins, should the packets that hold its first samples not decode."""
+        skip = discarded(packet)[0]
+        self.states_delay = skip > 0
+        if packet.pts is not None:
+            self._origin = float(packet.pts * packet.time_base) + skip / (self.codec.sample_rate or 48000)
+
+    def _frames(self) -> Iterator[av.AudioFrame]:
+        decode = self.codec.decode
+        for tried, packet in enumerate(self.packets(), 1):
+            if tried == 1:
+                self.note_first(packet)
+            try:
+                yield from decode(packet)
+            except av.error.EOFError:
+                return
+            except (av.error.FFmpegError, ValueError):
+                self.errors += 1
+                self._lost = self._lost or (self._stampless and self.frames_decoded > 0 and not _keeps_place(packet))
+            if tried == _TRIAL_PACKETS and self.errors > self.frames_decoded:
+                return
+
+    # Blocks ----------------------------------------------------------------------------------------------------------
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Mono blocks of about a second at `sample_rate`, on the int16 scale (int16, or float where that is exact).
+
+        Raises AudioError before the first block where nothing decodes.
+        """
+        run: FrameRun | None = None
+        done = 0  # samples placed on the timeline, those of `run` included
+        after = 0.0  # time stamp at which the next frame is due
+        scale = 0.0
+        breaks = adts.first_break(self.path) if self.form == "aac" else math.inf
+        for frame in self._frames():
+            n, rate = frame.samples, frame.sample_rate
+            if n <= 0 or rate <= 0:
+                continue
+            name = frame.format.name
+            key = (name, rate, frame.layout.nb_channels)
+            if run is None or key != (run.name, run.rate, run.channels):
+                if run is not None:
+                    yield from run.at_rate(self.sample_rate)
+                base = name.removesuffix("p")
+                if base not in DTYPES:
+                    raise AudioError("audio_load", self.path, f"sample format {name} is not supported")
+                dtype = DTYPES[base]
+                run = FrameRun(name, rate, frame.format.is_planar, key[2])
+                if not self.sample_rate:
+                    self.sample_rate, self.channels = rate, key[2]
+            first = not self.frames_decoded
+            self.frames_decoded += 1
+            length = n / rate
+            if self.lost_from is None and (self._lost or (done + n) / self.sample_rate > breaks):
+                self.lost_from = min(done, round(breaks * self.sample_rate)) if breaks < math.inf else done
+            if frame.pts is not None:
+                scale = scale or float(frame.time_base)
+                now = frame.pts * scale
+                if first and (not self.errors or self._origin is None):
+                    self._origin = after = now
+                elif first:
+                    after = self._origin
+                gap = self._gap(now, after, done / self.sample_rate, length)
+                if gap:
+                    silence = round(gap * self.sample_rate)
+                    if run.samples:
+                        yield from run.at_rate(self.sample_rate)
+                        run = FrameRun(name, rate, run.planar, run.channels)
+                    if gap > MAX_PAUSE_SECONDS:
+                        self.holes.append((done, done + silence))
+                    yield from silence_blocks(silence, self.sample_rate)
+                    done += silence
+                after = now + length
+            else:
+                after += length
+            run.add(frame, dtype)
+            done += n if rate == self.sample_rate else round(length * self.sample_rate)
+            if run.samples >= rate * _BLOCK_SECONDS:
+                yield from run.at_rate(self.sample_rate)
+                run = FrameRun(name, rate, run.planar, run.channels)
+        if not self.frames_decoded or (self.frames_decoded < self.errors and done == (run.samples if run else 0)):
+            raise AudioError("audio_load", self.path, f"nothing in its {self.codec_name} stream can be decoded")
+        if run is not None and run.samples:
+            yield from run.at_rate(self.sample_rate)
+
+    def _gap(self, now: float, due: float, placed: float, length: float) -> float:
+        """Seconds of silence to put before a frame stamped `now` that was due at `due`, `placed` s into the timeline.
+
+        The jump from the frame before it and the drift since the start must both exceed the tolerance: stamps that
+        only jitter, or a clock that runs slowly away, insert nothing.
+        """
+        jump = now - due
+        drift = now - self._origin - placed
+        tolerance = max(0.005, 0.6 * length)
+        if jump > tolerance and drift > tolerance:
+            gap = min(jump, drift)
+            resettable = self.form in RESETTABLE
+            limit = MAX_RESETTABLE_GAP if resettable else _MAX_UNSTATED_GAP
+            if gap <= limit or (self._gap_limit is not None and now - self._origin <= self._gap_limit):
+                return gap
+            self._origin += gap
+        elif drift < -1.0:
+            self._origin += drift
+        return 0.0
+
+
+def _keeps_place(packet: av.Packet) -> bool:
+    """Whether an undecodable packet of a stream without stamps has swallowed no audio: a tag between joined files."""
+    raw = bytes(packet)[:8]
+    return raw[:3] in (b"ID3", b"TAG") or raw == b"APETAGEX"
+
+
+def discarded(packet: av.Packet) -> tuple[int, int]:
+    """Samples that the decoder takes off a packet's start and end (encoder delay and padding)."""
+    if not packet.has_sidedata("skip_samples"):
+        return 0, 0
+    raw = bytes(packet.get_sidedata("skip_samples"))
+    return struct.unpack("<II", raw[:8]) if len(raw) >= 8 else (0, 0)

@@ -1,0 +1,126 @@
+"""Facts of a recording that FFmpeg reads: codec, rate, and how long its timeline really is."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import av
+
+from scripts.speech.recording import AudioInfo
+from scripts.speech.stream import MAX_RESETTABLE_GAP, RESETTABLE, STATES_DURATION, StreamRecording, discarded
+
+_DELAYED_CODECS = {"mp3", "mp2", "aac", "aac_latm"}
+_LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp", "truehd", "tak", "shorten", "wmalossless", "mp4als"}
+
+
+def stream_info(path: str | os.PathLike) -> AudioInfo:
+    """Decode the beginning, measure the duration where what is stated can't be trusted."""
+    with StreamRecording(path) as stream:
+        trial = stream.blocks()
+        next(trial)
+        trial.close()
+    duration, wrong = _duration(stream.path)
+    # Each begins with the word that ledgers count it under.
+    warnings = []
+    name = os.path.basename(stream.path)
+    if stream.codec_name in _DELAYED_CODECS and not stream.states_delay:
+        warnings.append(
+            f"no_encoder_delay: {stream.codec_name} states none, so all of {name} is 20 to 50 ms later than in the "
+            "original"
+        )
+    if stream.headerless:
+        warnings.append(f"no_header: {name} has none, and is taken for {stream.headerless} because of its name")
+    if wrong:
+        warnings.append(f"duration_wrong: {name} states {wrong}; measured {duration:.3f} s")
+    return AudioInfo(
+        path=stream.path,
+        container=stream.form,
+        codec=stream.codec_name,
+        sample_rate=stream.sample_rate,
+        channels=stream.channels,
+        duration_seconds=duration,
+        lossless=stream.codec_name in _LOSSLESS or stream.codec_name.startswith("pcm_"),
+        warnings=tuple(warnings),
+    )
+
+
+def _duration(path: str) -> tuple[float, str]:
+    """Seconds, and what the header states where that is wrong by more than 0.1 s (else "").
+
+    What the header states is held against the packets of the last 10 s; where they disagree, or nothing reliable is
+    stated, all packets are counted without decoding them.
+    """
+    with StreamRecording(path) as stream:
+        stated = _stated_duration(stream)
+        if stated is not None and _tail_agrees(stream, stated):
+            return stated, ""
+    with StreamRecording(path) as stream:
+        measured = _count_packets(stream)
+    wrong = f"a duration of {stated:.3f} s" if stated is not None and abs(stated - measured) > 0.1 else ""
+    return measured, wrong
+
+
+def _stated_duration(stream: StreamRecording) -> float | None:
+    if stream.form not in STATES_DURATION:
+        return None
+    track, container = stream.stream, stream.container
+    if stream.form == "ogg" and _is_chained(stream.path):
+        return None
+    if track.duration is not None and track.time_base is not None:
+        seconds = float(track.duration * track.time_base)
+    elif container.duration is not None:
+        seconds = container.duration / 1e6
+    else:
+        return None
+    if stream.form == "ogg" and stream.codec_name == "opus" and len(stream.codec.extradata or b"") >= 12:
+        seconds -= struct.unpack("<H", stream.codec.extradata[10:12])[0] / 48000
+    return seconds if seconds > 0 else None
+
+
+def _tail_agrees(stream: StreamRecording, stated: float) -> bool:
+    start = stream.stream.start_time
+    begin = float(start * stream.stream.time_base) if start is not None else 0.0
+    try:
+        if stated > 20:
+            stream.container.seek(int((begin + stated - 10) * 1e6))
+        end = None
+        for packet in stream.packets():
+            if packet.pts is not None:
+                end = max(end or 0.0, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+    except (av.error.FFmpegError, OSError):
+        return False
+    return not stream.errors and end is not None and abs(end - begin - stated) < 0.1
+
+
+def _count_packets(stream: StreamRecording) -> float:
+    """The timeline's length by the stamps and durations of all packets, undecoded."""
+    total, due, last = 0.0, None, 0.0
+    for packet in stream.packets():
+        if packet.size == 0:
+            continue
+        total -= sum(discarded(packet)) / (stream.codec.sample_rate or 48000)
+        length = float(packet.duration * packet.time_base) if packet.duration else last
+        if packet.pts is None:
+            total += length
+            due = None if due is None else due + length
+            continue
+        now = float(packet.pts * packet.time_base)
+        if due is None:
+            total += length
+        else:
+            step = now - due
+            resettable = stream.form in RESETTABLE and step > MAX_RESETTABLE_GAP
+            total += length if step < -1.0 or resettable else step + length
+        due, last = now + length, length
+    return max(total, 0.0)
+
+
+def _is_chained(path: str) -> bool:
+    """Whether the last page of an Ogg file belongs to another stream than those that begin at its start."""
+    with open(path, "rb") as handle:
+        head = handle.read(65536)
+        handle.seek(max(0, os.path.getsize(path) - 131072))
+        tail = handle.read()
+    at = tail.rfind(b"OggS")
+    return at < 0 or b"OggS\0\x02" not in head or head.find(tail[at + 14 : at + 18]) < 0
