@@ -1,0 +1,103 @@
+"""The balance of a country: every segment found is in a shard, or rejected with a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scripts.common import jsonl
+from scripts.common.errors import MillraceError
+from scripts.common.ledger import Ledger
+from scripts.speech.country_tables import PartitionFiles
+from scripts.speech.segments import CHOICES
+
+COMPLETED = "completed_local_tar"
+# Reasons in ledgers and reports of the statuses that the manifest CSV uses.
+STATUS_REASONS = {
+    "error_local_tar_cer": "cer_over_limit",
+    "error_local_tar_missing_source": "audio_missing",
+    "error_local_tar_audio_load": "audio_load",
+    "error_local_tar_processing": "processing",
+}
+# Files that are set aside without being a defect of the corpus.
+_FILE_CHOICES = frozenset(["not_an_alignment_name"])
+
+
+@dataclass
+class Balance:
+    """The ledgers of a country, of segments and of alignment files, and the rejects behind them."""
+
+    segments: Ledger
+    files: Ledger
+    rejects: list[dict]
+
+    def as_dict(self, country: dict) -> dict:
+        return {
+            "country": country["country"],
+            "language": country["language"],
+            "recordings": country["recordings"],
+            "notes": country["notes"],
+            "segments": self.segments.as_dict(),
+            "files": self.files.as_dict(),
+        }
+
+
+def balance(country: dict, parts: Sequence[PartitionFiles], segments_in_shards: int) -> Balance:
+    """Draw up the ledgers of a country (as scripts.speech.sources wrote it) and check that they add up."""
+    total = Ledger.total(
+        "speech_merge_shards",
+        country["country"],
+        (Ledger.from_dict(jsonl.read(part.ledger)) for part in parts),
+    )
+    # What left at the manifest is counted again from its rows, so that a lost file shows.
+    total.rejected = Counter()
+    rejects = [*_file_rejects(country), *_segment_rejects(parts)]
+    total.rejected.update(row["reason"] for row in rejects if row["segment"] is not None)
+    total.rows_out = segments_in_shards
+    total.check()
+    files = Ledger("speech_merge_shards", country["country"], "file", country["files"])
+    files.rejected.update(row["reason"] for row in country["rejected"])
+    files.rows_out = country["transcripts"]
+    files.check()
+    return Balance(total, files, rejects)
+
+
+def _file_rejects(country: dict) -> Iterator[dict]:
+    for row in country["rejected"]:
+        yield {"country": country["country"], "segment": None, **row}
+
+
+def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
+    for part in parts:
+        for _, row, _ in jsonl.lines(part.rejects):
+            yield row
+        for row in part.final_rows():
+            if row["status"] != COMPLETED:
+                yield {
+                    "country": row["country"],
+                    "video_id": row["video_id"],
+                    "transcript_id": row["transcript_id"],
+                    "file": row["source_audio_path"],
+                    "segment": row["key"],
+                    "reason": STATUS_REASONS.get(row["status"], row["status"]),
+                    "detail": row["error_message"],
+                }
+
+
+def check_errors(found: Balance, max_error_fraction: float, listed: str) -> None:
+    """Raise when more of the segments, or of the files, are in error than the run allows; `listed` names the list."""
+    for ledger, choices in ((found.segments, CHOICES), (found.files, _FILE_CHOICES)):
+        errors = {reason: count for reason, count in ledger.rejected.items() if reason not in choices and count}
+        if ledger.rows_in and sum(errors.values()) > max_error_fraction * ledger.rows_in:
+            shown = [row for row in found.rejects if (row["segment"] is None) == (ledger.unit == "file")]
+            shown = [row for row in shown if row["reason"] in errors]
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda e: -e[1]))
+            examples = "".join(f"\n  {row['file']}: {row['reason']}: {row['detail']}" for row in shown[:20])
+            more = f"\n  ... and {len(shown) - 20} more" if len(shown) > 20 else ""
+            raise MillraceError(
+                f"{sum(errors.values())} of {ledger.rows_in} {ledger.unit}s are in error ({reasons}), more than "
+                f"max_error_fraction {max_error_fraction:g} allows{examples}{more}",
+                where=f"country {ledger.scope}",
+                remedy=f"\nMend the sources, or raise speech.max_error_fraction. The whole list: {listed}",
+            )

@@ -1,0 +1,43 @@
+"""Merge the countries' indices into one parquet, and their ledgers into one JSON."""
+
+from __future__ import annotations
+
+import argparse
+
+import pyarrow.parquet as pq
+
+from scripts.common import atomic, cli, jsonl
+from scripts.common.ledger import Ledger
+from scripts.speech.shard_index import INDEX_SCHEMA
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("--indices", required=True, nargs="+", help="index of each country (parquet)")
+    parser.add_argument("--ledgers", required=True, nargs="+", help="ledger of each country (JSON)")
+    parser.add_argument("--index", required=True, help="output: index of all segments (parquet)")
+    parser.add_argument("--ledger", required=True, help="output: ledgers of all countries and their total (JSON)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    countries = [jsonl.read(path) for path in args.ledgers]
+    total = Ledger.total("speech_merge_index", "all", (Ledger.from_dict(c["segments"]) for c in countries))
+    rows = 0
+    with atomic.replacing(args.index) as partial, pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as out:
+        for path in args.indices:
+            with pq.ParquetFile(path) as source:
+                for group in range(source.num_row_groups):
+                    table = source.read_row_group(group).cast(INDEX_SCHEMA)
+                    out.write_table(table)
+                    rows += table.num_rows
+    total.rows_out = rows
+    total.check()
+    atomic.write_json(args.ledger, {"total": total.as_dict(), "countries": countries})
+    cli.log.info("%d segments of %d countries in the index", rows, len(countries))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,62 @@
+"""What the words in ledgers and reject lists mean, for people."""
+
+from __future__ import annotations
+
+MEANINGS = {
+    # segments, by choice or by rule of the data set
+    "too_short": "shorter than min_duration",
+    "too_long": "longer than max_duration",
+    "cer_over_limit": "character error rate above max_cer",
+    "duplicate_exact": "the same segment a second time",
+    "duplicate_key": "other texts for the times of another segment; the one with the lower CER is kept",
+    "same_audio_in_other_split": "the same audio is in another split under another name",
+    # segments, in error
+    "segment_not_an_object": "the segment is not a JSON object",
+    "time_missing": "start or end is missing or null",
+    "time_not_a_number": "start or end is not a number",
+    "time_not_finite": "start or end is NaN or infinite",
+    "time_negative": "start or end is before the beginning",
+    "time_reversed": "ends before it starts",
+    "time_out_of_range": "lies beyond the end of the audio",
+    "no_human_text": "the human text is missing or blank",
+    "audio_missing": "the audio file is not there",
+    "audio_empty": "the audio file is empty",
+    "audio_load": "the audio file cannot be opened or decoded",
+    "audio_no_stream": "the file holds no audio",
+    "out_of_range": "lies beyond what can be decoded of the audio",
+    "processing": "the audio could not be cut or encoded at this place",
+    # alignment files
+    "json_empty": "the file is empty",
+    "json_damaged": "not valid JSON, or cut off",
+    "json_encoding": "not in UTF-8",
+    "json_not_an_object": "something other than an object stands on top",
+    "json_unreadable": "the file cannot be read",
+    "no_segments": "holds no segments",
+    "no_audio_file": "does not say which audio it belongs to",
+    "name_not_utf8": "the file name is not UTF-8",
+    "not_an_alignment_name": "the name does not end in _aligned.json: taken for something else",
+    # repairs
+    "json_bom": "a byte order mark was skipped",
+    "json_nan": "NaN or Infinity stands in the JSON",
+    "audio_file_from_name": "audio_file is missing: found by the name of the alignment file",
+    "start_clipped": "start a little below zero, set to zero",
+    "end_clipped": "end a little beyond the audio, set to its end",
+    "asr_text_missing": "no ASR text: kept with an empty one",
+    "time_from_string": "a time in quotes was read as a number",
+    "text_from_number": "a number was read as text",
+    "text_surrogate": "half characters in a text were mended or replaced",
+    "text_nul": "zero characters in a text were removed",
+    "cer_computed": "CER missing or unusable: computed from the texts",
+    # warnings and notes
+    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is 20 to 50 ms late",
+    "no_header": "audio without a header, known by its name only",
+    "duration_wrong": "the length that the file states is wrong: it was measured",
+    "second_transcript": "a further transcript of the same recording",
+    "language_unknown": "no language known for the country: set language_map",
+    "no_alignment_folder": "the country has no folder Alignment/alignment_output",
+}
+
+
+def meaning(reason: str) -> str:
+    """What a reason means; nothing for one that is not known, or speaks for itself."""
+    return MEANINGS.get(reason, "")
