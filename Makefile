@@ -1,0 +1,68 @@
+# `make help` lists the targets. The environment is .venv, made by the first target that needs it.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+# Targets share .venv and the workflow's lock; each is parallel in itself.
+.NOTPARALLEL:
+
+PYTHON ?= python3
+CORES ?= all
+# Processes of the unit tests.
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+# What is typed by hand needs no activation; steps run the Python that runs Snakemake.
+SNAKEMAKE := $(BIN)/snakemake
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+
+.PHONY: help run test check dry-runs clean
+
+help: ## List the targets (the default)
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.yaml promises
+	$(SNAKEMAKE) --cores $(CORES) speech_fetch_corpus
+	$(SNAKEMAKE) --cores $(CORES)
+
+# One pytest run, unit tests first and whole workflows last (tests/conftest.py), so that its last line counts them all.
+test: check dry-runs ## Check style and workflow, then run all tests
+	$(BIN)/python -m pytest -n $(WORKERS) tests
+
+check: $(VENV)/.test ## Check the style of Python and Snakefiles, and lint the workflow
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile rules
+	$(SNAKEMAKE) --lint
+
+dry-runs: $(VENV)/.test ## Dry-run every target under every profile
+	@set -euo pipefail; \
+	targets=$$($(SNAKEMAKE) --list-target-rules 2>/dev/null | sed -nE 's/^([a-z0-9_]+)( .*)?$$/\1/p'); \
+	test -n "$$targets"; \
+	for profile in profiles/*/; do \
+	  for target in $$targets; do \
+	    echo "snakemake -n $$target, $$profile"; \
+	    $(SNAKEMAKE) --profile "$${profile%/}" --dry-run --quiet all -- "$$target"; \
+	  done; \
+	done
+
+# resources/ stays: fetched corpora, and the assignment file that keeps test recordings out of train for ever.
+clean: ## Remove results, logs, benchmarks and caches; resources/ (corpora, assignment file) and .venv stay
+	rm -rf results logs benchmarks report.html .snakemake .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# Stamps: what is installed is installed once, until the requirements change.
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Millrace needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	    "Say which to use: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.runtime: requirements.txt | $(VENV)/.python
+	$(PIP) -r requirements.txt
+	@touch $@
+
+$(VENV)/.test: requirements-test.txt $(VENV)/.runtime | $(VENV)/.python
+	$(PIP) -r requirements-test.txt
+	@touch $@

@@ -1,0 +1,36 @@
+# Millrace: from raw media and metadata to a fed training run.
+# `snakemake --list-rules` is the table of contents; config.yaml holds the choices of a run.
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/speech.smk"
+
+
+report: "rules/report/workflow.rst"
+
+
+# A run that was killed leaves its lock; these notes let the next one tell that from a living run's.
+onstart:
+    run_lock.begin(workflow.local_exec)
+
+
+onsuccess:
+    run_lock.end()
+
+
+onerror:
+    run_lock.end()
+
+
+rule all:
+    """Build everything that the lanes in config.yaml promise (the default)."""
+    default_target: True
+    input:
+        lane_targets,
+    localrule: True

@@ -1,0 +1,18 @@
+# What all lanes share: the package on the path, the config checked, the targets of the lanes that are switched on.
+import os
+import sys
+
+sys.path.insert(0, workflow.basedir)
+
+from scripts.common import lanes, run_lock
+
+config = lanes.validate_config(config, os.path.join(workflow.basedir, "rules", "schemas"))
+HOUSE = lanes.House(config, workflow.basedir, is_main_process=workflow.is_main_process)
+
+# Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
+shell.prefix(HOUSE.shell_prefix(str(workflow.deployment_settings.deployment_method)))
+
+
+def lane_targets(wildcards):
+    """The final files of every lane in `lanes`; a lane whose source is missing has none, and has said so."""
+    return HOUSE.targets()

@@ -1,0 +1,240 @@
+# The speech lane: aligned recordings -> manifest and splits -> WebDataset shards with their index -> report.
+from scripts.speech import sources as speech_sources
+from scripts.speech.inputs import PARTITIONS as SPEECH_PARTITIONS, SpeechInputs
+
+SPEECH = SpeechInputs(
+    config["speech"],
+    HOUSE.sources(
+        "speech",
+        sync=lambda: speech_sources.sync(SpeechInputs.settings(config["speech"]), SPEECH_PARTITIONS),
+        load=lambda: speech_sources.load(SPEECH_PARTITIONS),
+        remedy="run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root",
+    ),
+)
+HOUSE.promise("speech", SPEECH.targets)
+
+
+wildcard_constraints:
+    partition=r"[^/]+-(?:train-\d+|validation|test)-\d\d\d\d\d+",
+    country=r"[^/]+",
+
+
+# Targets for people
+
+
+rule speech:
+    """Speech lane: manifests, shards, index and report of the corpus."""
+    input:
+        SPEECH.targets,
+    localrule: True
+
+
+rule speech_manifest:
+    """Speech lane up to <country>_manifest.csv and <country>_splits.csv."""
+    input:
+        SPEECH.manifests,
+    localrule: True
+
+
+rule speech_shards:
+    """Speech lane up to the WebDataset shards and their merged index."""
+    input:
+        SPEECH.shards,
+    localrule: True
+
+
+# Jobs
+
+
+rule speech_fetch_corpus:
+    """Fetch the demo corpus: real speech in five languages, assembled into aligned recordings."""
+    output:
+        index="resources/speech/corpus.json",
+    log:
+        "logs/speech/fetch_corpus/corpus.log",
+    benchmark:
+        "benchmarks/speech/fetch_corpus/corpus.tsv"
+    localrule: True
+    conda:
+        "../envs/audio.yaml"
+    params:
+        countries_root="resources/speech/countries",
+        source=config["speech"]["demo_source"],
+    shell:
+        "python -m scripts.speech.fetch_corpus --countries-root {params.countries_root} --source {params.source}"
+        " --index {output.index} 2> {log}"
+
+
+rule speech_generate_manifest:
+    """Check the segments of one partition, compute error rates, and list what is rejected."""
+    input:
+        partition=f"{SPEECH_PARTITIONS}/{{partition}}.json",
+    output:
+        manifest="results/speech/manifest/partitions/{partition}/manifest.parquet",
+        recordings="results/speech/manifest/partitions/{partition}/recordings.json",
+        rejects="results/speech/manifest/partitions/{partition}/rejects.jsonl",
+        ledger="results/speech/manifest/partitions/{partition}/ledger.json",
+    log:
+        "logs/speech/generate_manifest/{partition}.log",
+    benchmark:
+        "benchmarks/speech/generate_manifest/{partition}.tsv"
+    conda:
+        "../envs/audio.yaml"
+    resources:
+        mem_mb=1000,
+    params:
+        min_duration=config["speech"]["min_duration"],
+        max_duration=config["speech"]["max_duration"],
+    shell:
+        "python -m scripts.speech.generate_manifest --partition {input.partition:q}"
+        " --min-duration {params.min_duration} --max-duration {params.max_duration}"
+        " --manifest {output.manifest:q} --recordings {output.recordings:q}"
+        " --rejects {output.rejects:q} --ledger {output.ledger:q} 2> {log:q}"
+
+
+rule speech_merge_manifest:
+    """Gather a country's manifest and splits as CSVs."""
+    input:
+        country=f"{SPEECH_PARTITIONS}/countries/{{country}}.json",
+        parts=SPEECH.manifest_files,
+    output:
+        manifest="results/speech/manifest/{country}_manifest.csv",
+        splits="results/speech/manifest/{country}_splits.csv",
+    log:
+        "logs/speech/merge_manifest/{country}.log",
+    benchmark:
+        "benchmarks/speech/merge_manifest/{country}.tsv"
+    conda:
+        "../envs/data.yaml"
+    resources:
+        mem_mb=1000,
+    # The parts are found through the country file: hundreds of paths would not fit a command line.
+    shell:
+        "python -m scripts.speech.merge_manifest --country {input.country:q} --manifest-dir results/speech/manifest"
+        " --manifest {output.manifest:q} --splits {output.splits:q} 2> {log:q}"
+
+
+rule speech_create_shards:
+    """Cut one partition's segments into WebDataset shards; shards that are still good are kept."""
+    input:
+        manifest="results/speech/manifest/partitions/{partition}/manifest.parquet",
+    output:
+        index="results/speech/shards/partitions/{partition}/index.parquet",
+        statuses="results/speech/shards/partitions/{partition}/statuses.parquet",
+    log:
+        "logs/speech/create_shards/{partition}.log",
+    benchmark:
+        "benchmarks/speech/create_shards/{partition}.tsv"
+    conda:
+        "../envs/audio.yaml"
+    resources:
+        mem_mb=1500,
+    params:
+        max_shard_size_gb=config["speech"]["max_shard_size_gb"],
+        max_cer=config["speech"]["max_cer"],
+        audio_format=config["speech"]["audio_format"],
+        sampling_rate=config["speech"]["sampling_rate"],
+    shell:
+        "python -m scripts.speech.create_shards --manifest {input.manifest:q} --output-dir results/speech/shards"
+        " --max-shard-size-gb {params.max_shard_size_gb} --max-cer {params.max_cer}"
+        " --audio-format {params.audio_format} --sampling-rate {params.sampling_rate}"
+        " --index {output.index:q} --statuses {output.statuses:q} 2> {log:q}"
+
+
+rule speech_merge_shards:
+    """Gather a country's shards: final manifest, index, rejects, balance; sweep what is stale."""
+    input:
+        country=f"{SPEECH_PARTITIONS}/countries/{{country}}.json",
+        manifests=SPEECH.manifest_files,
+        shards=SPEECH.shard_files,
+    output:
+        manifest="results/speech/shards/{country}_manifest.csv",
+        index="results/speech/shards/{country}_index.parquet",
+        rejects="results/speech/shards/{country}_rejects.csv",
+        ledger="results/speech/shards/{country}_ledger.json",
+        nemo=expand(
+            "results/speech/shards/{{country}}_{split}_nemo.jsonl",
+            split=["train", "validation", "test"],
+        ),
+    log:
+        "logs/speech/merge_shards/{country}.log",
+    benchmark:
+        "benchmarks/speech/merge_shards/{country}.tsv"
+    conda:
+        "../envs/data.yaml"
+    resources:
+        mem_mb=4000,
+    params:
+        max_error_fraction=config["speech"]["max_error_fraction"],
+        error_list="logs/speech/merge_shards/{country}.rejects.csv",
+    shell:
+        "python -m scripts.speech.merge_shards --country {input.country:q} --manifest-dir results/speech/manifest"
+        " --shards-dir results/speech/shards --max-error-fraction {params.max_error_fraction}"
+        " --manifest {output.manifest:q} --index {output.index:q} --rejects {output.rejects:q}"
+        " --ledger {output.ledger:q} --nemo {output.nemo:q} --error-list {params.error_list:q} 2> {log:q}"
+
+
+rule speech_merge_index:
+    """Merge the countries' indices and ledgers: what the ASR lane and the Hub read."""
+    input:
+        indices=SPEECH.country_indices,
+        ledgers=SPEECH.country_ledgers,
+    output:
+        index="results/speech/index.parquet",
+        ledger="results/speech/ledger.json",
+    log:
+        "logs/speech/merge_index/all.log",
+    benchmark:
+        "benchmarks/speech/merge_index/all.tsv"
+    conda:
+        "../envs/data.yaml"
+    resources:
+        mem_mb=4000,
+    shell:
+        "python -m scripts.speech.merge_index --indices {input.indices:q} --ledgers {input.ledgers:q}"
+        " --index {output.index} --ledger {output.ledger} 2> {log}"
+
+
+rule speech_report_corpus:
+    """Show the corpus to people: hours, segments, distributions and rejects as tables and figures."""
+    input:
+        index="results/speech/index.parquet",
+        ledger="results/speech/ledger.json",
+        manifests=SPEECH.manifests,
+    output:
+        summary=report(
+            "results/speech/report/summary.html",
+            caption="report/speech_summary.rst",
+            category="Speech corpus",
+            labels={"what": "Hours, segments and rejects"},
+        ),
+        hours=report(
+            "results/speech/report/hours.svg",
+            caption="report/speech_hours.rst",
+            category="Speech corpus",
+            labels={"what": "Hours per country and split"},
+        ),
+        distributions=report(
+            "results/speech/report/distributions.svg",
+            caption="report/speech_distributions.rst",
+            category="Speech corpus",
+            labels={"what": "Duration, CER and WER"},
+        ),
+        rejects=report(
+            "results/speech/report/rejects.svg",
+            caption="report/speech_rejects.rst",
+            category="Speech corpus",
+            labels={"what": "Rejects by reason"},
+        ),
+    log:
+        "logs/speech/report_corpus/all.log",
+    benchmark:
+        "benchmarks/speech/report_corpus/all.tsv"
+    conda:
+        "../envs/data.yaml"
+    resources:
+        mem_mb=4000,
+    shell:
+        "python -m scripts.speech.report_corpus --index {input.index} --ledger {input.ledger}"
+        " --manifest-dir results/speech/manifest --summary {output.summary} --hours {output.hours}"
+        " --distributions {output.distributions} --rejects {output.rejects} 2> {log}"
