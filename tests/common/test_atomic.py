@@ -1,0 +1,159 @@
+"""Files appear whole or not at all, also when the writer is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.common import atomic
+from tests.workflow.workflow import ROOT
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+    max_leaves=12,
+)
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+WRITE_HALF_AND_WAIT = """
+import sys, time
+from scripts.common import atomic
+with atomic.replacing(sys.argv[1]) as partial, open(partial, "w") as handle:
+    handle.write("half")
+    handle.flush()
+    print(partial, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_writer_leaves_the_old_file_and_the_next_one_sweeps_up(tmp_path: Path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    writer = start(WRITE_HALF_AND_WAIT, path)
+    partial = Path(writer.stdout.readline().strip())
+    assert partial.parent == tmp_path and partial.read_text() == "half"
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    assert path.read_text() == "old" and partial.exists()
+    atomic.write_text(path, "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["table.csv"]
+
+
+def test_the_temporary_of_a_living_writer_is_left_alone(tmp_path: Path):
+    path = tmp_path / "table.csv"
+    writer = start(WRITE_HALF_AND_WAIT, path)
+    try:
+        partial = Path(writer.stdout.readline().strip())
+        atomic.write_text(path, "new")
+        assert partial.read_text() == "half" and path.read_text() == "new"
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def test_temporaries_of_other_hosts_and_files_are_left_alone(tmp_path: Path):
+    others = [".table.csv.elsewhere-1.partial", ".table.csv2.host-1.partial", ".table.csv.partial", "table.csv.bak"]
+    for name in others:
+        (tmp_path / name).write_text("")
+    atomic.write_text(tmp_path / "table.csv", "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([*others, "table.csv"])
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_exception_leaves_the_old_file_and_no_temporary(tmp_path: Path, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(error), atomic.replacing(path) as partial:
+        partial.write_text("half")
+        raise error
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_writer_that_wrote_nothing_is_an_error_not_an_empty_file(tmp_path: Path):
+    with pytest.raises(FileNotFoundError), atomic.replacing(tmp_path / "file"):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_when_the_disk_is_full_the_old_file_stays(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    program = """
+import resource, signal, sys
+from scripts.common import atomic
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    atomic.write_bytes(sys.argv[1], bytes(5000))
+except OSError:
+    print("refused")
+"""
+    writer = start(program, path)
+    assert writer.communicate()[0].strip() == "refused"
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_readers_never_see_a_half_written_file(tmp_path: Path):
+    path = tmp_path / "file"
+    size = 300_000
+    program = f"""
+import sys
+from scripts.common import atomic
+for number in range(40):
+    atomic.write_bytes(sys.argv[1], bytes([number % 256]) * {size})
+"""
+    atomic.write_bytes(path, bytes(size))
+    writers = [start(program, path), start(program, path)]
+    seen = 0
+    while any(writer.poll() is None for writer in writers):
+        content = path.read_bytes()
+        assert len(content) == size and len(set(content)) == 1
+        seen += 1
+    assert seen and [writer.returncode for writer in writers] == [0, 0]
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_folders_are_made(tmp_path: Path):
+    atomic.write_text(tmp_path / "a/b/c.txt", "ü\r\n")
+    assert (tmp_path / "a/b/c.txt").read_bytes() == b"\xc3\xbc\r\n"
+
+
+def test_an_unchanged_file_keeps_its_time_and_a_changed_one_does_not(tmp_path: Path):
+    path = tmp_path / "file"
+    assert atomic.write_if_changed(path, b"abc")
+    os.utime(path, ns=(1, 1))
+    inode = path.stat().st_ino
+    assert not atomic.write_if_changed(path, b"abc")
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (1, inode)
+    # Of equal size, so that only the content tells.
+    assert atomic.write_if_changed(path, b"abd")
+    assert path.read_bytes() == b"abd" and path.stat().st_mtime_ns != 1
+
+
+@given(value=st.dictionaries(st.text(), JSON))
+def test_the_same_value_gives_the_same_bytes_whatever_its_order(value):
+    turned = dict(reversed(value.items()))
+    assert atomic.json_bytes(turned) == atomic.json_bytes(value)
+    assert json.loads(atomic.json_bytes(value)) == value
+    assert atomic.json_bytes(value).endswith(b"\n")

@@ -1,0 +1,138 @@
+"""Command lines of steps: errors a person can mend are one line, exit code 1, no traceback."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.common import cli
+from scripts.common.errors import MillraceError
+from tests.workflow.workflow import ROOT
+
+
+def test_an_error_is_one_line_with_where_and_remedy(capsys):
+    @cli.step
+    def main(argv=None):
+        raise MillraceError("the header is cut", where="a.tar, byte 512", remedy="Copy the file again")
+
+    assert main([]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and said[0].endswith("ERROR a.tar, byte 512: the header is cut. Copy the file again")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("problem",), "problem"),
+        (("problem", "file"), "file: problem"),
+        (("problem", "", "Mend it"), "problem. Mend it"),
+        (("problem", "file", "Mend it"), "file: problem. Mend it"),
+    ],
+)
+def test_errors_read_well_with_and_without_their_parts(arguments, text):
+    assert str(MillraceError(*arguments)) == text
+
+
+def test_a_full_disk_is_said_so(capsys):
+    @cli.step
+    def main(argv=None):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/x.tar")
+
+    assert main([]) == 1
+    said = capsys.readouterr().err
+    assert "results/x.tar: the disk is full" in said and "Traceback" not in said
+
+
+def test_a_defect_is_not_hidden():
+    @cli.step
+    def main(argv=None):
+        raise KeyError("defect")
+
+    with pytest.raises(KeyError):
+        main([])
+
+
+def test_success_is_zero_and_arguments_arrive():
+    seen = []
+
+    @cli.step
+    def main(argv=None):
+        seen.append(argv)
+
+    assert main(["--a"]) == 0 and seen == [["--a"]]
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    program = (
+        "from scripts.common import cli\n"
+        "@cli.step\n"
+        "def main(argv=None):\n"
+        "    for number in range(100000): print(number, flush=True)\n"
+        "raise SystemExit(main())"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -c '{program}' | head -1"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == "0\n"
+    assert "Error" not in done.stderr.replace("BrokenPipeError: [Errno 32] Broken pipe", "")
+
+
+def test_options_may_not_be_abbreviated(capsys):
+    parser = cli.parser("What it does.\n\nMore of it.", "scripts.speech.step")
+    parser.add_argument("--max-cer", type=float)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--max", "1"])
+    assert parser.prog == "python -m scripts.speech.step"
+    assert parser.description == "What it does." and parser.epilog == "More of it."
+    cli.parser(None, None).format_help()
+
+
+@given(value=st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False))
+def test_positive_numbers_pass_exactly(value):
+    assert cli.positive_float(repr(value)) == value
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "-0.0", "nan", "inf", "-inf", "", "1,5", "ten"])
+def test_other_numbers_do_not(text):
+    for kind in (cli.positive_float, cli.positive_int):
+        with pytest.raises((argparse.ArgumentTypeError, ValueError)):
+            kind(text)
+
+
+@given(number=st.integers(1, 10**18))
+def test_whole_numbers_pass_exactly(number):
+    assert cli.positive_int(str(number)) == number
+
+
+def test_progress_in_a_log_is_plain_lines(caplog):
+    caplog.set_level("INFO", logger="millrace")
+    with cli.Progress(total=10, unit="hours", label="malta", interval=0) as progress:
+        for _ in range(4):
+            progress.advance(2.5, errors=1)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 5
+    assert "malta: 2.50/10.00 hours (25 %)" in lines[0]
+    assert "10.00/10.00" in lines[-1] and "(100 %)" in lines[-1] and "errors 4" in lines[-1]
+    assert not any("\r" in line or "\x1b" in line for line in lines)
+
+
+def test_progress_between_intervals_is_silent_but_for_the_end(caplog):
+    caplog.set_level("INFO", logger="millrace")
+    with cli.Progress(total=10, unit="rows", label="x", interval=3600) as progress:
+        for _ in range(10):
+            progress.advance(1)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(("total", "done"), [(0, 0), (0, 5), (10, 0), (1, 1e-12), (1e12, 1), (5, 7)])
+def test_progress_copes_with_odd_totals(total, done):
+    progress = cli.Progress(total, "hours", "x")
+    progress.advance(done)
+    assert progress.line().startswith("x: ")

@@ -1,0 +1,139 @@
+"""JSON as people write it is read, repaired and counted, or refused with a reason; it never ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.common import jsonl
+from tests.common.test_atomic import JSON
+
+
+@given(value=JSON)
+def test_clean_json_needs_no_repair(value):
+    assert jsonl.loads(json.dumps(value).encode()) == (value, [])
+
+
+@given(value=JSON, encoding=st.sampled_from(["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]))
+def test_other_encodings_are_read_and_counted(value, encoding):
+    # A JSON text of one character is too short to tell an encoding by: objects are what files hold.
+    text = json.dumps({"value": value}, ensure_ascii=False)
+    assert jsonl.loads(text.encode(encoding)) == ({"value": value}, ["json_encoding"])
+
+
+@given(value=JSON)
+def test_a_bom_is_cut_off_and_counted(value):
+    assert jsonl.loads(b"\xef\xbb\xbf" + json.dumps(value).encode()) == (value, ["json_bom"])
+
+
+@given(raw=st.binary(max_size=200))
+def test_random_bytes_are_a_value_or_a_reason(raw):
+    try:
+        value, repairs = jsonl.loads(raw)
+    except jsonl.BadJson as bad:
+        assert bad.reason in ("json_empty", "json_damaged") and str(bad)
+    else:
+        orjson.dumps(value)
+        assert set(repairs) <= {"json_bom", "json_encoding", "json_nan", "json_surrogate"}
+
+
+@given(value=st.dictionaries(st.text(max_size=5), JSON, min_size=1), data=st.data())
+def test_a_cut_document_is_refused(value, data):
+    raw = json.dumps(value).encode()
+    end = data.draw(st.integers(0, len(raw) - 1))
+    with pytest.raises(jsonl.BadJson) as caught:
+        jsonl.loads(raw[:end])
+    assert caught.value.reason == ("json_damaged" if end else "json_empty")
+
+
+@pytest.mark.parametrize("raw", [b"", b" \n\t", b"\0" * 4096, b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n"])
+def test_nothing_is_told_apart_from_damage(raw):
+    with pytest.raises(jsonl.BadJson) as caught:
+        jsonl.loads(raw)
+    assert caught.value.reason == "json_empty"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a": 1} trailing',
+        b'{"a": 1}\0\0\0',
+        b"{'a': 1}",
+        b'{"a": 1,}',
+        b'"\xff\xfe latin \xe9"',
+        b"[" * 100_000,
+        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+        b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+        b"version https://git-lfs.github.com/spec/v1\n",
+        b"<<<<<<< HEAD\n",
+    ],
+)
+def test_what_is_no_json_is_damaged_and_the_place_is_told(raw):
+    with pytest.raises(jsonl.BadJson) as caught:
+        jsonl.loads(raw)
+    assert caught.value.reason == "json_damaged"
+    assert "line 1" in str(caught.value) or "column" in str(caught.value)
+
+
+def test_nan_and_infinity_are_read_and_counted():
+    value, repairs = jsonl.loads(b'{"a": NaN, "b": Infinity, "c": -Infinity, "d": 1e999, "e": -1e999}')
+    assert math.isnan(value["a"])
+    assert (value["b"], value["c"], value["d"], value["e"]) == (math.inf, -math.inf, math.inf, -math.inf)
+    assert repairs == ["json_nan"]
+
+
+def test_half_a_surrogate_pair_is_replaced_so_that_the_text_can_be_written_again():
+    value, repairs = jsonl.loads(rb'{"text": "a\ud83db", "\udc00": ["\ud83d\ude00"]}')
+    assert value == {"text": "a\ufffdb", "\ufffd": ["\U0001f600"]}
+    assert repairs == ["json_surrogate"]
+    orjson.dumps(value)
+
+
+@pytest.mark.parametrize("number", ["123456789012345678901234567890", "-9223372036854775809", "18446744073709551616"])
+def test_numbers_beyond_64_bits_are_floats_in_both_readers(number):
+    strict, _ = jsonl.loads(b"[" + number.encode() + b"]")
+    lenient, _ = jsonl.loads(b"[" + number.encode() + b", NaN]")
+    assert strict[0] == lenient[0] == float(number)
+    assert isinstance(lenient[0], float)
+
+
+def test_lines_have_their_numbers_and_bad_ones_do_not_stop_the_rest(tmp_path: Path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n   \n{"a": 2\n{"a": NaN}\n\0\0\n[3]\n{"a": 4}')
+    rows = list(jsonl.lines(path))
+    assert [number for number, _, _ in rows] == [1, 4, 5, 6, 7, 8]
+    assert rows[0][1:] == ({"a": 1}, ["json_bom"])
+    assert isinstance(rows[1][1], jsonl.BadJson) and rows[1][1].reason == "json_damaged"
+    assert rows[2][2] == ["json_nan"]
+    assert isinstance(rows[3][1], jsonl.BadJson) and rows[3][1].reason == "json_empty"
+    assert [rows[4][1], rows[5][1]] == [[3], {"a": 4}]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_utf_16_file_of_lines_is_named_as_such(tmp_path: Path, encoding):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\xfe\xff" * (encoding == "utf-16-be") + '{"a": 1}\n{"a": 2}\n'.encode(encoding))
+    ((number, bad, _),) = jsonl.lines(path)
+    assert number == 1 and bad.reason == "json_encoding" and "UTF-16" in str(bad)
+
+
+@given(rows=st.lists(JSON, max_size=8))
+def test_written_lines_are_read_again(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("lines") / "x.jsonl"
+    jsonl.write_lines(path, iter(rows))
+    assert [value for _, value, _ in jsonl.lines(path)] == rows
+    assert path.read_bytes().count(b"\n") == len(rows)
+
+
+@given(value=st.dictionaries(st.text(), JSON), other=st.dictionaries(st.text(), JSON))
+def test_canonical_is_equal_for_equal_values_only(value, other):
+    spaced = json.loads(json.dumps(dict(reversed(value.items())), indent=3))
+    assert jsonl.canonical(spaced) == jsonl.canonical(value)
+    same = json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert (jsonl.canonical(value) == jsonl.canonical(other)) == same

@@ -1,0 +1,35 @@
+"""What all tests share: the order of a run, Debian's programs, settings of Hypothesis."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from hypothesis import settings
+
+# No deadline: machines are slow and shared, and a test must not fail for that.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("MILLRACE_CI") else "local")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests first, then tests of the workflow's text and dry runs, then whole runs: cheap failures come early."""
+
+    def rank(test: pytest.Item) -> int:
+        if test.get_closest_marker("e2e"):
+            return 2
+        return 1 if "tests/workflow/" in test.nodeid else 0
+
+    items.sort(key=rank)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`@pytest.mark.debian("chromium")`: programs that only .ci/run installs, so elsewhere the test may be skipped."""
+    for mark in item.iter_markers("debian"):
+        missing = [program for program in mark.args if shutil.which(program) is None]
+        if missing and os.environ.get("MILLRACE_CI"):
+            pytest.fail(f"not installed although MILLRACE_CI is set: {', '.join(missing)}", pytrace=False)
+        if missing:
+            pytest.skip(f"not installed: {', '.join(missing)}")

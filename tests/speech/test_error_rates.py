@@ -1,0 +1,24 @@
+"""Error rates are jiwer's."""
+
+import jiwer
+import pytest
+
+from scripts.speech.error_rates import error_rates
+
+PAIRS = [
+    ("the house is adjourned", "the house is a journed"),
+    ("Äpfel, Birnen", "Apfel Birnen"),
+    ("  two   blanks ", "two blanks"),
+    ("a", ""),
+    ("один два", "один"),
+]
+
+
+def test_rates_equal_jiwer_pair_by_pair():
+    cers, wers = error_rates(*zip(*PAIRS, strict=True))
+    assert cers == pytest.approx([jiwer.cer(reference, hypothesis) for reference, hypothesis in PAIRS])
+    assert wers == pytest.approx([jiwer.wer(reference, hypothesis) for reference, hypothesis in PAIRS])
+
+
+def test_an_empty_reference_has_a_rate_all_the_same():
+    assert error_rates(["", " "], ["", "x"]) == ([0.0, 1.0], [0.0, 1.0])

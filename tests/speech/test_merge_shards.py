@@ -1,0 +1,84 @@
+"""What a country's shards come to: final statuses, balance, NeMo manifests, sweeping."""
+
+import json
+import os
+import tarfile
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tests import corpora
+from tests.speech.chain import Chain
+
+
+@pytest.fixture
+def chain(tmp_path):
+    made = Chain(tmp_path)
+    corpora.make_corpus(made.root, {"germany": 5}, seconds=10)
+    return made
+
+
+def test_found_is_in_shards_or_rejected(chain):
+    path = chain.root / "germany/Alignment/alignment_output/rec_0001_t1_aligned.json"
+    value = json.loads(path.read_bytes())
+    value["segments"][0]["cer"] = 0.9
+    path.write_text(json.dumps(value))
+    ledger = chain.run("germany")["segments"]
+    assert ledger["rejected"] == {"cer_over_limit": 1} and ledger["rows_in"] == ledger["rows_out"] + 1
+    final = pd.read_csv(chain.shards_dir / "germany_manifest.csv", keep_default_na=False)
+    assert final.status.value_counts().to_dict() == {
+        "completed_local_tar": ledger["rows_out"],
+        "error_local_tar_cer": 1,
+    }
+    assert pq.read_table(chain.shards_dir / "germany_index.parquet").num_rows == ledger["rows_out"]
+
+
+def test_a_lost_reject_breaks_the_balance(chain, capfd):
+    path = chain.root / "germany/Alignment/alignment_output/rec_0001_t1_aligned.json"
+    value = json.loads(path.read_bytes())
+    value["segments"].append({"start": None})
+    path.write_text(json.dumps(value))
+    chain.run("germany")
+    for rejects in chain.manifest_dir.rglob("rejects.jsonl"):
+        rejects.write_text("")
+    assert chain.merge_shards("germany") == 1
+    assert "does not add up" in capfd.readouterr().err
+
+
+def test_nemo_manifests_point_into_the_tars(chain):
+    chain.run("germany")
+    seen = 0
+    for split in ("train", "validation", "test"):
+        for line in (chain.shards_dir / f"germany_{split}_nemo.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            with tarfile.open(chain.shards_dir / row["tar"]) as tar:
+                assert tar.getmember(row["audio_filepath"]).size > 0
+            assert row["duration"] > 0 and row["text"] and row["lang"] == "de" and row["shard_id"] >= 0
+            seen += 1
+    assert seen == pq.read_table(chain.shards_dir / "germany_index.parquet").num_rows > 0
+
+
+def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
+    chain.run("germany")
+    stranger = chain.shards_dir / "germany/train-1/notes.txt"
+    stranger.write_text("mine")
+    content = json.loads(next((chain.folder / "partitions").glob("germany-test-*.json")).read_bytes())
+    for recording in content["recordings"]:
+        os.unlink(recording["transcripts"][0]["path"])
+    chain.sync()
+    assert chain.merge_shards("germany") == 0
+    assert not list(chain.shards_dir.rglob("germany-test-*")) and not list(chain.manifest_dir.rglob("germany-test-*"))
+    assert stranger.exists() and list(chain.shards_dir.rglob("germany-train-1-*.tar"))
+
+
+def test_too_many_errors_are_listed(chain, capfd):
+    for path in (chain.root / "germany/downloaded_audio/mp4_converted").glob("rec_000[01].wav"):
+        path.write_bytes(b"")
+    for partition in chain.sync().partitions["germany"]:
+        assert chain.generate(partition) == 0 and chain.create(partition) == 0
+    assert chain.merge_shards("germany") == 1
+    printed = capfd.readouterr().err
+    assert "max_error_fraction 0.1" in printed and "rec_0000.wav" in printed and "Traceback" not in printed
+    assert len(pd.read_csv(chain.folder / "errors.csv")) > 0
+    assert chain.merge_shards("germany", "--max-error-fraction", "1") == 0

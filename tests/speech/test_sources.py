@@ -1,0 +1,282 @@
+"""Sources and partitions: what a change of the corpus changes, and what it leaves alone."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scripts.common.errors import MillraceError
+from scripts.speech import sources
+from tests import corpora
+
+FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
+
+
+class Corpus:
+    """A corpus in a folder, and what the last sync made of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.partitions = folder / "countries", folder / "partitions"
+        self.options: dict = {"partition_hours": 0.01, "train_subset_hours": 0.02}
+        self.folder = folder
+
+    def sync(self) -> sources.Sources:
+        settings = sources.Settings(
+            str(self.root), str(self.folder / "assignment.jsonl"), split_fractions=FRACTIONS, **self.options
+        )
+        return sources.sync(settings, self.partitions)
+
+    def files(self) -> dict[str, tuple[int, bytes]]:
+        return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")}
+
+    def changed(self) -> set[str]:
+        """Partition files that a sync writes, removes or adds."""
+        before = self.files()
+        self.sync()
+        after = self.files()
+        return {
+            name.removesuffix(".json") for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+        }
+
+    def contents(self) -> dict[str, dict]:
+        return {p.stem: json.loads(p.read_bytes()) for p in self.partitions.glob("*.json")}
+
+    def home(self, video_id: str) -> str:
+        return next(
+            name
+            for name, content in self.contents().items()
+            if video_id in [r["video_id"] for r in content["recordings"]]
+        )
+
+    def country(self, name: str) -> dict:
+        return json.loads((self.partitions / "countries" / f"{name}.json").read_bytes())
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    made = Corpus(tmp_path)
+    corpora.make_corpus(made.root, {"germany": 12, "estonia": 5}, seconds=10)
+    made.sync()
+    return made
+
+
+def test_every_recording_is_in_one_partition_of_its_country_and_split(corpus):
+    seen = [(c["country"], r["video_id"]) for c in corpus.contents().values() for r in c["recordings"]]
+    assert len(seen) == len(set(seen)) == 17
+    for name, content in corpus.contents().items():
+        group = f"{content['country']}-{content['split']}" + (
+            f"-{content['subset_id']}" if content["subset_id"] else ""
+        )
+        assert name.startswith(group) and int(name[-5:]) % sources.SHARD_NUMBERS == 0
+    assert {c["split"] for c in corpus.contents().values()} == set(FRACTIONS)
+    assert len({c["subset_id"] for c in corpus.contents().values() if c["split"] == "train"}) > 1
+
+
+def test_a_second_sync_changes_nothing_and_reads_no_alignment(corpus, monkeypatch):
+    monkeypatch.setattr(sources, "_facts", lambda path: pytest.fail(f"{path} was read again"))
+    assert corpus.changed() == set()
+
+
+def test_touching_and_reformatting_change_nothing(corpus):
+    for path in corpus.root.glob("*/Alignment/*/*.json"):
+        value = json.loads(path.read_bytes())
+        segments = [dict(sorted(segment.items(), reverse=True)) for segment in value["segments"]]
+        path.write_text(json.dumps({"extra": 1, "segments": segments, "audio_file": value["audio_file"]}, indent=3))
+    os.utime(corpus.root)
+    assert corpus.changed() == set()
+
+
+def test_one_text_changes_one_partition(corpus):
+    home = corpus.home("rec_0007")
+    path = corpus.root / "germany/Alignment/alignment_output/rec_0007_t1_aligned.json"
+    value = json.loads(path.read_bytes())
+    value["segments"][0]["human_text"] = "something else"
+    path.write_text(json.dumps(value))
+    assert corpus.changed() == {home}
+
+
+def test_a_replaced_audio_file_changes_its_partition(corpus):
+    country = "germany"
+    path = corpus.root / country / "downloaded_audio/mp4_converted/rec_0011.wav"
+    home = corpus.home("rec_0011")
+    path.write_bytes(path.read_bytes()[:-2000])
+    assert corpus.changed() == {home}
+
+
+def test_adding_recordings_moves_none(corpus):
+    before = {(c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]}
+    for number in range(30):
+        corpora.add_recording(corpus.root, "germany", f"added_{number}", 12)
+    corpus.sync()
+    after = {(c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]}
+    assert {key: after[key] for key in before} == before and len(after) == len(before) + 30
+
+
+def test_a_deleted_recording_leaves_its_partition_and_comes_back_to_it(corpus):
+    home = corpus.home("rec_0011")
+    path = corpus.root / "germany/Alignment/alignment_output/rec_0011_t1_aligned.json"
+    raw = path.read_bytes()
+    path.unlink()
+    assert corpus.changed() == {home}
+    path.write_bytes(raw)
+    assert corpus.changed() == {home}
+    assert corpus.home("rec_0011") == home
+
+
+def test_an_emptied_partition_is_removed(corpus):
+    name, content = next(iter(corpus.contents().items()))
+    for recording in content["recordings"]:
+        for transcript in recording["transcripts"]:
+            Path(transcript["path"]).unlink()
+    found = corpus.sync()
+    assert name not in corpus.contents() and name not in found.partitions[content["country"]]
+    assert name not in corpus.country(content["country"])["partitions"]
+
+
+def test_twins_under_two_names_share_a_split_even_across_countries(corpus):
+    source = corpus.root / "germany/downloaded_audio/mp4_converted/rec_0002.wav"
+    for country in ("germany", "estonia", "latvia"):
+        for number in range(3):
+            corpora.add_recording(corpus.root, country, f"twin_{number}", 10)
+            shutil.copy(source, corpus.root / country / f"downloaded_audio/mp4_converted/twin_{number}.wav")
+    corpus.sync()
+    contents = corpus.contents()
+    split = contents[corpus.home("rec_0002")]["split"]
+    twins = [
+        (c["split"], r["twin_split"]) for c in contents.values() for r in c["recordings"] if "twin" in r["video_id"]
+    ]
+    assert len(twins) == 9 and set(twins) == {(split, None)}
+
+
+def test_recordings_that_become_twins_across_splits_are_flagged_the_later_one(corpus):
+    by_split = {c["split"]: c["recordings"][0] for c in corpus.contents().values() if c["country"] == "germany"}
+    train, test = (by_split[split]["transcripts"][0]["audio"]["path"] for split in ("train", "test"))
+    shutil.copy(train, test)
+    corpus.sync()
+    flags = {
+        r["video_id"]: r["twin_split"] for c in corpus.contents().values() for r in c["recordings"] if r["twin_split"]
+    }
+    assert len(flags) == 1
+
+
+def test_new_twins_stay_together(tmp_path):
+    made = Corpus(tmp_path)
+    for number in range(40):
+        corpora.add_recording(made.root, "malta", f"m{number:02d}", 8)
+    audio = made.root / "malta/downloaded_audio/mp4_converted"
+    for number in range(0, 40, 2):
+        shutil.copy(audio / f"m{number:02d}.wav", audio / f"m{number + 1:02d}.wav")
+    made.sync()
+    split = {r["video_id"]: c["split"] for c in made.contents().values() for r in c["recordings"]}
+    assert all(split[f"m{n:02d}"] == split[f"m{n + 1:02d}"] for n in range(0, 40, 2))
+    assert set(split.values()) == set(FRACTIONS)
+
+
+def test_unusable_files_are_listed_with_their_country(corpus):
+    for name, raw in {"cut": b'{"audio_file": "x', "empty": b"", "list": b"[]", "nothing": b'{"segments": []}'}.items():
+        corpora.write_alignment(corpus.root, "estonia", name, raw)
+    corpora.write_alignment(corpus.root, "estonia", "unknown_t1", {"segments": [{"start": 1}]})
+    (corpus.root / "estonia/Alignment/alignment_output/summary.json").write_text("{}")
+    assert corpus.changed() == set()
+    reasons = {row["file"]: row["reason"] for row in corpus.country("estonia")["rejected"]}
+    assert reasons == {
+        "cut_aligned.json": "json_damaged",
+        "empty_aligned.json": "json_empty",
+        "list_aligned.json": "json_not_an_object",
+        "nothing_aligned.json": "no_segments",
+        "unknown_t1_aligned.json": "no_audio_file",
+        "summary.json": "not_an_alignment_name",
+    }
+    assert corpus.country("estonia")["files"] == 5 + 6
+
+
+def test_ids_that_are_prefixes_or_case_twins_of_each_other_stay_apart(tmp_path):
+    made = Corpus(tmp_path)
+    for video_id in ("a", "a_b", "a_b_c", "A", "día 1.2", "día 1"):
+        corpora.add_recording(made.root, "spain", video_id, 8)
+    made.sync()
+    homes = {r["video_id"]: r for c in made.contents().values() for r in c["recordings"]}
+    assert set(homes) == {"a", "a_b", "a_b_c", "A", "día 1.2", "día 1"}
+    for video_id, recording in homes.items():
+        assert Path(recording["transcripts"][0]["audio"]["path"]).stem == video_id
+        assert recording["transcripts"][0]["transcript_id"] == "t1"
+
+
+def test_audio_file_is_taken_from_the_name_where_the_json_has_none(tmp_path):
+    made = Corpus(tmp_path)
+    for video_id in ("x", "x_1"):
+        corpora.add_recording(made.root, "spain", video_id, 8)
+    path = made.root / "spain/Alignment/alignment_output/x_1_t1_aligned.json"
+    path.write_text(json.dumps({"segments": json.loads(path.read_bytes())["segments"]}))
+    made.sync()
+    recordings = {r["video_id"]: r["transcripts"] for c in made.contents().values() for r in c["recordings"]}
+    assert recordings["x_1"][0]["transcript_id"] == "t1" and recordings["x_1"][0]["audio"]["path"].endswith("x_1.wav")
+
+
+@pytest.mark.parametrize(
+    "written", ["/old/place/rec.opus", "downloaded_audio/m/rec.wav", "spain/downloaded_audio/m/rec.wav"]
+)
+def test_audio_is_found_by_map_by_relative_path_or_by_stem(tmp_path, written):
+    made = Corpus(tmp_path)
+    made.options["path_map"] = {"/old/place": str(tmp_path / "elsewhere")} if written.startswith("/old") else {}
+    where = tmp_path / "elsewhere" if written.startswith("/old") else made.root / "spain/downloaded_audio/m"
+    where.mkdir(parents=True)
+    name = "rec.opus" if written.startswith("/old") else "rec.wav"
+    (where / name).write_bytes(b"bytes")
+    corpora.write_alignment(made.root, "spain", "rec_t", {"audio_file": written, "segments": [{"start": 1, "end": 5}]})
+    made.sync()
+    (content,) = made.contents().values()
+    assert content["recordings"][0]["transcripts"][0]["audio"]["path"] == str(where / name)
+
+
+def test_missing_audio_is_noted_and_its_coming_changes_the_partition(corpus):
+    path = corpus.root / "germany/downloaded_audio/mp4_converted/rec_0008.wav"
+    raw, home = path.read_bytes(), corpus.home("rec_0008")
+    path.unlink()
+    assert corpus.changed() == {home}
+    path.write_bytes(raw)
+    assert corpus.changed() == {home}
+
+
+def test_no_corpus_and_an_empty_folder_keep_what_is_there(corpus):
+    before = corpus.files()
+    shutil.move(corpus.root, corpus.root.with_name("away"))
+    found = corpus.sync()
+    assert "no corpus" in found.message and sum(map(len, found.partitions.values())) == len(before)
+    corpus.root.mkdir()
+    found = corpus.sync()
+    assert "no alignment files" in found.message and corpus.files() == before
+
+
+def test_a_country_without_alignment_is_noted(corpus):
+    (corpus.root / "latvia/downloaded_audio").mkdir(parents=True)
+    found = corpus.sync()
+    assert found.partitions["latvia"] == [] and corpus.country("latvia")["notes"] == ["no_alignment_folder"]
+
+
+def test_a_country_that_is_asked_for_and_not_there_is_an_error(corpus):
+    corpus.options["countries"] = ["germany", "atlantis"]
+    with pytest.raises(MillraceError, match="atlantis"):
+        corpus.sync()
+
+
+def test_a_damaged_assignment_is_never_remade(corpus):
+    path = corpus.folder / "assignment.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(MillraceError, match="line 17"):
+        corpus.sync()
+
+
+def test_a_lost_cache_costs_time_and_changes_nothing(corpus):
+    shutil.rmtree(corpus.partitions / "index")
+    assert corpus.changed() == set()
+
+
+def test_country_names_that_need_quoting(tmp_path):
+    made = Corpus(tmp_path)
+    corpora.add_recording(made.root, "bosnia & herz.", "r", 8)
+    found = made.sync()
+    (name,) = found.partitions
+    assert name == "bosnia%20%26%20herz%2E" and found.partitions[name][0].startswith(name)

@@ -1,0 +1,46 @@
+"""What the tests of the workflow share: a small corpus, the table of the rules, and one dry run of everything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests import corpora
+from tests.workflow.workflow import ROOT, Job, Workflow
+
+
+@pytest.fixture(scope="session")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
+    """Two countries, one with a space in its name, where nothing has been built. Tests only dry-run it."""
+    folder = tmp_path_factory.mktemp("fresh")
+    corpora.make_corpus(folder / "resources/speech/countries", {"malta": 6, "new zealand": 4})
+    return Workflow(folder)
+
+
+@pytest.fixture(scope="session")
+def rules(fresh: Workflow) -> dict[str, dict]:
+    """Name -> what tests/workflow/rule_table.py tells of the rule."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.workflow.rule_table", str(ROOT / "Snakefile"), "config.test.yaml"],
+        cwd=fresh.folder,
+        env=fresh.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return {rule["name"]: rule for rule in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.fixture(scope="session")
+def jobs(rules: dict[str, dict]) -> dict[str, dict]:
+    """The rules that run a command."""
+    return {name: rule for name, rule in rules.items() if rule["shell"]}
+
+
+@pytest.fixture(scope="session")
+def dry_run(fresh: Workflow) -> list[Job]:
+    """Everything, and the demo corpus, dry-run where nothing has been built."""
+    return fresh.dry("all", "speech_fetch_corpus")

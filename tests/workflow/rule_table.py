@@ -1,0 +1,71 @@
+"""Print what Snakemake knows of every rule, as JSON: `python -m tests.workflow.rule_table <Snakefile> <config file>`.
+
+A program of its own, because reading a workflow changes the interpreter (sys.path, logging, shell prefix).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from snakemake.api import SnakemakeApi
+from snakemake.settings import types
+
+
+def describe(rule: Any, workflow: Any) -> dict[str, Any]:
+    """What the laws speak about, as plain values. Constraints are cut from wildcards: {a,\\d+} -> {a}."""
+
+    def plain(pattern: object) -> str:
+        # The constraints hold braces of their own at most as {n}, which none uses.
+        return re.sub(r"\{(\w+),[^{}]*\}", r"{\1}", str(pattern))
+
+    directives = {
+        "input": rule.input,
+        "output": rule.output,
+        "params": rule.params,
+        "log": rule.log,
+        "benchmark": [rule.benchmark],
+        "resources": list(rule.resources.values()),
+    }
+    functions = [(name, value) for name, values in directives.items() for value in values if callable(value)]
+    return {
+        "name": rule.name,
+        "docstring": rule.docstring,
+        "file": Path(rule.snakefile).name,
+        "log": [plain(path) for path in rule.log],
+        "benchmark": plain(rule.benchmark) if rule.benchmark else None,
+        "conda": rule.conda_env,
+        "shell": rule.shellcmd,
+        "is_run": rule.is_run,
+        "script": rule.script,
+        "local": rule.name in workflow._localrules,
+        "wildcards": sorted(rule.wildcard_names),
+        "inputs": [name for name, _ in rule.input._allitems() if name],
+        "unnamed_inputs": sum(1 for name, _ in rule.input._allitems() if not name),
+        "outputs": [name for name, _ in rule.output._allitems() if name],
+        "output_paths": [plain(path) for path in rule.output],
+        "unnamed_outputs": sum(1 for name, _ in rule.output._allitems() if not name),
+        "params": [name for name, _ in rule.params._allitems() if name],
+        "lambdas": [name for name, value in functions if getattr(value, "__name__", "") == "<lambda>"],
+        "resources": sorted(set(rule.resources) - {"_cores", "_nodes", "tmpdir"}),
+    }
+
+
+def main(snakefile: str, configfile: str) -> None:
+    with SnakemakeApi(types.OutputSettings(quiet={types.Quietness.ALL})) as api:
+        workflow = api.workflow(
+            resource_settings=types.ResourceSettings(),
+            config_settings=types.ConfigSettings(configfiles=[Path(configfile)]),
+            storage_settings=types.StorageSettings(),
+            workflow_settings=types.WorkflowSettings(),
+            deployment_settings=types.DeploymentSettings(),
+            snakefile=Path(snakefile),
+        )._workflow
+        print(json.dumps([describe(rule, workflow) for rule in workflow.rules]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

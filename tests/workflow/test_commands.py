@@ -1,0 +1,80 @@
+"""Every command that a dry run prints can be pasted: it parses with its step's own parser."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+from tests.workflow.workflow import Job, Workflow
+
+# Inputs that a step finds itself, through a file or folder it is given: too many for a command line.
+FOUND_BY_THE_STEP = {
+    "speech_merge_manifest": {"parts"},
+    "speech_merge_shards": {"manifests", "shards"},
+    "speech_report_corpus": {"manifests"},
+}
+
+
+def parse(command: str) -> tuple[str, dict]:
+    """(module, parsed options) of `python -m <module> … 2> <log>`."""
+    words = shlex.split(command)
+    assert words[:2] == ["python", "-m"], command
+    module, argv = words[2], words[3:]
+    assert argv[-2] == "2>", command
+    # A parser ends the test with SystemExit and its own message where an option is unknown or missing.
+    return module, vars(importlib.import_module(module).make_parser().parse_args(argv[:-2]))
+
+
+def test_every_job_rule_occurs_and_parses(dry_run: list[Job], jobs: dict[str, dict]):
+    seen = set()
+    for job in dry_run:
+        module, _ = parse(job.command)
+        lane, _, step = job.rule.partition("_")
+        assert module == f"scripts.{lane}.{step}"
+        seen.add(job.rule)
+    assert seen == set(jobs)
+
+
+def test_commands_carry_the_files_of_their_job(dry_run: list[Job]):
+    for job in dry_run:
+        _, options = parse(job.command)
+        lists = (value if isinstance(value, list) else [value] for value in options.values())
+        given = {str(text) for values in lists for text in values}
+        for output in job.output.split(", "):
+            assert output in given, f"{job.rule}: {output} is no option's value"
+
+
+def test_every_named_file_and_parameter_is_in_the_command(jobs: dict[str, dict]):
+    for name, rule in jobs.items():
+        said = set(re.findall(r"\{(?:input|output|params)\.(\w+)", rule["shell"]))
+        unsaid = {*rule["inputs"], *rule["outputs"], *rule["params"]} - said
+        assert unsaid == FOUND_BY_THE_STEP.get(name, set()), name
+
+
+def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict[str, dict]):
+    for name in jobs:
+        lane, _, step = name.partition("_")
+        parser = importlib.import_module(f"scripts.{lane}.{step}").make_parser()
+        assert parser.prog == f"python -m scripts.{lane}.{step}"
+        assert parser.description
+        for action in parser._actions:
+            assert action.help, f"{name}: {action.option_strings} has no help"
+            assert all(re.fullmatch(r"-h|--[a-z0-9]+(-[a-z0-9]+)*", text) for text in action.option_strings), name
+
+
+def test_a_printed_command_runs_when_pasted(fresh: Workflow, dry_run: list[Job]):
+    """The shell gets what Snakemake prints, a name with a percent sign included."""
+    job = next(job for job in dry_run if job.rule == "speech_generate_manifest" and "%20" in job.wildcards)
+    # Somewhere else, so that for the other tests nothing is built.
+    there = fresh.folder / "pasted"
+    (there / job.log).parent.mkdir(parents=True)
+    (there / job.input).parent.mkdir(parents=True)
+    (there / job.input).write_bytes((fresh.folder / job.input).read_bytes())
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-c", job.command], cwd=there, env=fresh.environment(PATH=path))
+    assert done.returncode == 0, (there / job.log).read_text()
+    assert all((there / output).is_file() for output in job.output.split(", "))

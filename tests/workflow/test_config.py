@@ -1,0 +1,175 @@
+"""The config is closed and typed: a typo is an error that names the key, before anything runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from scripts.common import lanes
+from scripts.common.errors import MillraceError
+from tests.workflow.workflow import ROOT, Workflow
+
+SCHEMAS = ROOT / "rules/schemas"
+CONFIG = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def schema(lane: str) -> dict:
+    return yaml.safe_load((SCHEMAS / f"{lane}.schema.yaml").read_text())
+
+
+def problem(config: dict) -> str:
+    with pytest.raises(MillraceError) as caught:
+        lanes.checked_config(config, SCHEMAS)
+    return str(caught.value)
+
+
+def speech(**keys: object) -> dict:
+    return {"lanes": ["speech"], "speech": keys}
+
+
+def objects(rule: dict) -> Iterator[dict]:
+    """The schema and all objects in it."""
+    if rule.get("type") == "object":
+        yield rule
+    for child in rule.get("properties", {}).values():
+        yield from objects(child)
+
+
+@pytest.mark.parametrize("lane", lanes.LANES)
+def test_schemas_are_valid_closed_explained_and_complete(lane):
+    whole = schema(lane)
+    Draft202012Validator.check_schema(whole)
+    for part in objects(whole):
+        assert part.get("additionalProperties") is not None, f"{lane}: an object is open"
+        assert part["additionalProperties"] is not True
+    for key, rule in whole["properties"].items():
+        assert rule.get("description"), f"{lane}.{key} is not explained"
+        assert "\n" not in rule["description"].strip()
+        assert "default" in rule, f"{lane}.{key} has no default"
+        Draft202012Validator(rule).validate(rule["default"])
+
+
+def test_the_config_that_is_shipped_is_valid_and_complete_where_it_overrides():
+    checked = lanes.checked_config(CONFIG, SCHEMAS)
+    assert set(checked) == {"lanes", *lanes.LANES}
+    for lane in lanes.LANES:
+        assert set(CONFIG.get(lane, {})) <= set(schema(lane)["properties"])
+        assert set(checked[lane]) == set(schema(lane)["properties"])
+        for key, value in CONFIG.get(lane, {}).items():
+            assert checked[lane][key] == value
+
+
+def test_a_missing_or_empty_section_is_its_defaults():
+    expected = {key: rule["default"] for key, rule in schema("speech")["properties"].items()}
+    for config in ({}, {"speech": None}, {"speech": {}}, {"lanes": ["speech"]}):
+        assert lanes.checked_config(config, SCHEMAS)["speech"] == expected
+
+
+def test_checking_does_not_change_what_it_was_given():
+    given = speech(max_cer=0.5)
+    lanes.checked_config(given, SCHEMAS)
+    assert given == speech(max_cer=0.5)
+
+
+@pytest.mark.parametrize("lane", lanes.LANES)
+def test_steps_and_config_have_the_same_defaults(lane):
+    """By hand and under Snakemake the same thing happens."""
+    rules = schema(lane)["properties"]
+    compared = 0
+    for path in sorted((ROOT / "scripts" / lane).glob("*.py")):
+        if "def make_parser" not in path.read_text():
+            continue
+        for action in importlib.import_module(f"scripts.{lane}.{path.stem}").make_parser()._actions:
+            if action.dest in rules and not action.required and action.default is not None:
+                assert action.default == rules[action.dest]["default"], f"{path.name}: --{action.dest}"
+                compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (speech(max_cerr=0.3), ["speech.max_cerr", "no such key", "`max_cer`"]),
+        (speech(colour=1), ["speech.colour", "no such key"]),
+        (speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}), ["tset", "`test`"]),
+        (speech(split_fractions={"train": 1}), ["speech.split_fractions", "validation"]),
+        (speech(max_cer="0.3"), ["speech.max_cer", "number"]),
+        (speech(max_cer=None), ["speech.max_cer"]),
+        (speech(max_cer=-1), ["speech.max_cer", "minimum"]),
+        (speech(max_error_fraction=1.5), ["speech.max_error_fraction", "maximum"]),
+        (speech(partition_hours=0), ["speech.partition_hours"]),
+        (speech(sampling_rate=16000.5), ["speech.sampling_rate", "integer"]),
+        (speech(sampling_rate=True), ["speech.sampling_rate"]),
+        (speech(audio_format="ogg"), ["speech.audio_format", "flac", "opus"]),
+        (speech(countries="malta"), ["speech.countries", "array"]),
+        (speech(path_map=["a", "b"]), ["speech.path_map", "object"]),
+        (speech(countries_root=""), ["speech.countries_root"]),
+        (speech(countries=["denmark", False]), ["speech.countries.1", "quotes"]),
+        (speech(sampling_rate=16000.0), ["speech.sampling_rate", "integer"]),
+        ({"speech": [1]}, ["speech", "object"]),
+        ({"speach": {}}, ["speach", "`speech`"]),
+        ({"lanes": "speech"}, ["lanes", "list"]),
+        ({"lanes": ["video"]}, ["lanes", "speech"]),
+        ({"lanes": None}, ["lanes"]),
+    ],
+)
+def test_what_is_wrong_is_named(config, words):
+    message = problem(config)
+    assert all(word in message for word in words), message
+
+
+def test_all_problems_are_told_at_once_one_a_line():
+    message = problem({"speech": {"max_cerr": 1, "max_cer": "x", "audio_format": 7}, "lane": []})
+    assert len(message.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    "fractions",
+    [
+        {"train": 0.8, "validation": 0.3, "test": 0.1},
+        {"train": 0.5, "validation": 0.1, "test": 0.1},
+        {"train": 0.0, "validation": 0.0, "test": 0.0},
+    ],
+)
+def test_fractions_that_do_not_sum_to_one_are_refused(fractions):
+    assert "speech.split_fractions" in problem(speech(split_fractions=fractions))
+
+
+def test_limits_that_leave_nothing_are_refused():
+    assert "speech.min_duration: 20 is not below max_duration, which is 3" in problem(
+        speech(min_duration=20, max_duration=3)
+    )
+
+
+def test_not_a_number_is_refused():
+    for value in (float("nan"), float("inf")):
+        for key in ("max_cer", "min_duration", "partition_hours", "max_shard_size_gb"):
+            assert f"speech.{key}" in problem(speech(**{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config", "speech={max_cerr: 0.2}"], ["speech.max_cerr", "did you mean `max_cer`"]),
+        (["--config", "lane=[speech]"], ["lane", "did you mean `lanes`"]),
+    ],
+)
+def test_snakemake_stops_at_a_typo_without_a_traceback(tmp_path: Path, arguments, words):
+    done = Workflow(tmp_path).call("--dry-run", *arguments)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert all(word in said for word in words), said
+    assert "Traceback" not in said
+
+
+def test_a_typo_in_the_config_file_stops_a_run(tmp_path: Path):
+    done = Workflow(tmp_path, speech={"min_durations": 3}).call()
+    assert done.returncode != 0
+    assert re.search(r"speech\.min_durations: no such key; did you mean `min_duration`", done.stderr)
+    assert not (tmp_path / "results").exists()

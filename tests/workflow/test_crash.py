@@ -1,0 +1,104 @@
+"""Kill the shard stage at random moments: what was whole stays, and the end is as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests import corpora
+from tests.workflow.workflow import Workflow
+
+pytestmark = pytest.mark.e2e
+FINAL = (
+    "results/speech/**/*.tar",
+    "results/speech/**/*.parquet",
+    "results/speech/**/*.csv",
+    "results/speech/**/*.jsonl",
+)
+KILLS = 20
+
+
+def finals(workflow: Workflow) -> dict[str, str]:
+    return {path: sha for pattern in FINAL for path, (sha, _) in workflow.files(pattern).items()}
+
+
+def finished(workflow: Workflow) -> dict[str, tuple[str, int]]:
+    """The tars that are whole and known to be: their sidecar, written last, is there."""
+    sidecars = {path.rsplit("/", 1)[1] for path in workflow.files("results/speech/shards/**/.*.index.parquet")}
+    tars = workflow.files("results/speech/shards/**/*.tar")
+    return {path: state for path, state in tars.items() if f".{path.rsplit('/', 1)[1][:-4]}.index.parquet" in sidecars}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    corpora.make_corpus(folder / "countries", {"germany": 24}, seconds=90)
+    # Small shards, so that a partition has several and a kill falls between them.
+    section = {"countries_root": "countries", "assignment_file": "a.jsonl", "partition_hours": 0.2}
+    workflow = Workflow(folder, speech={**section, "max_shard_size_gb": 0.004})
+    workflow.run("speech_manifest")
+    began = time.monotonic()
+    workflow.run("speech_shards")
+    workflow.seconds = time.monotonic() - began
+    return workflow
+
+
+def test_twenty_kills_of_the_shard_stage(undisturbed, tmp_path):
+    os.symlink(undisturbed.folder / "countries", tmp_path / "countries")
+    workflow = Workflow(tmp_path, **undisturbed.config)
+    workflow.run("speech_manifest")
+    rng, whole, kept = random.Random(7), {}, 0
+    for _ in range(KILLS):
+        running = subprocess.Popen(
+            workflow.command("speech_shards"),
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(rng.uniform(1.5, 1.5 + undisturbed.seconds / 3))
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        tars = finished(workflow)
+        for path, state in whole.items():
+            assert tars.get(path) == state, f"{path} was whole, and was built again"
+            kept += 1
+        whole = tars
+    text = workflow.run("speech_shards")
+    assert "unlock" not in text
+    assert kept > 0 and finals(workflow) == finals(undisturbed)
+    after = workflow.files("results/speech/shards/**/*.tar")
+    assert all(after[path] == state for path, state in whole.items())
+    assert workflow.dry("speech_shards") == []
+    assert not list((tmp_path / "results").rglob("*.partial"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small tmpfs")
+def test_a_full_disk_is_a_clear_error_and_a_clean_resume(undisturbed, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(small)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        os.symlink(undisturbed.folder / "countries", small / "countries")
+        workflow = Workflow(small, **undisturbed.config)
+        done = workflow.call("speech_shards")
+        assert done.returncode != 0
+        logs = "".join(path.read_text() for path in small.glob("logs/speech/create_shards/*.log"))
+        assert "ERROR" in logs and " MB" in logs and "free" in logs.lower() and "Traceback" not in logs
+        assert not list((small / "results").rglob("*.partial"))
+        whole = finished(workflow)
+        subprocess.run(["mount", "-o", "remount,size=200m", str(small)], check=True)
+        workflow.run("speech_manifest")
+        workflow.run("speech_shards")
+        after = workflow.files("results/speech/shards/**/*.tar")
+        assert all(after[path] == state for path, state in whole.items())
+        assert finals(workflow) == finals(undisturbed)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

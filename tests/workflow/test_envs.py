@@ -1,0 +1,113 @@
+"""One set of versions: what pip installs is what conda installs, and it is what runs here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.common.lanes import LANES
+from tests.workflow.workflow import ROOT
+
+# conda-forge's name, where it differs.
+CONDA_NAMES = {"matplotlib-base": "matplotlib"}
+ENVIRONMENTS = sorted((ROOT / "envs").glob("*.yaml"))
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Package -> version of a requirements file, with the files it includes."""
+    found: dict[str, str] = {}
+    for line in path.read_text().splitlines():
+        line = line.partition("#")[0].strip()
+        if line.startswith("-r "):
+            found |= pins(path.parent / line[3:].strip())
+        elif line:
+            name, version = re.fullmatch(r"([A-Za-z0-9_.-]+)==([0-9][A-Za-z0-9.]*)", line).groups()
+            assert normal(name) not in found, f"{name} is pinned twice"
+            found[normal(name)] = version
+    return found
+
+
+def dependencies(path: Path) -> tuple[dict[str, str], list[str]]:
+    """(package -> version, included requirements files) of a conda environment."""
+    found: dict[str, str] = {}
+    included: list[str] = []
+    for line in yaml.safe_load(path.read_text())["dependencies"]:
+        for text in line["pip"] if isinstance(line, dict) else [line]:
+            if text.startswith("-r "):
+                included.append(text[3:])
+            elif text != "pip":
+                name, version = re.fullmatch(r"([a-z0-9_-]+)={1,2}([0-9.]+)", text).groups()
+                found[normal(CONDA_NAMES.get(name, name))] = version
+    return found, included
+
+
+PACKAGES = metadata.packages_distributions()
+RUNTIME = pins(ROOT / "requirements.txt")
+TEST = pins(ROOT / "requirements-test.txt")
+
+
+def test_torch_is_pinned_before_anything_that_could_pull_another():
+    assert next(iter(RUNTIME)) == "torch"
+    assert list(TEST)[: len(RUNTIME)] == list(RUNTIME)
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.name)
+def test_conda_versions_are_the_pip_pins(path):
+    found, included = dependencies(path)
+    assert found.pop("python") == "3.11"
+    assert {name: TEST.get(name) for name in found} == found
+    assert found or included
+    assert all((path.parent / name).resolve().is_file() for name in included)
+
+
+def test_rules_name_all_environments_but_that_of_the_tests(jobs):
+    named = {Path(rule["conda"]).name for rule in jobs.values()}
+    assert named == {path.name for path in ENVIRONMENTS} - {"test.yaml"}
+
+
+@pytest.mark.parametrize("name", sorted(TEST))
+def test_the_pins_are_what_these_tests_run_with(name):
+    # A local part (+cpu) says which build of the same version it is.
+    assert metadata.version(name).partition("+")[0] == TEST[name]
+
+
+def third_party(path: Path, seen: set[Path]) -> set[str]:
+    """Packages that a script and all scripts it imports need, under the names of requirements.txt."""
+    if path in seen:
+        return set()
+    seen.add(path)
+    needed: set[str] = set()
+    names = re.findall(r"^\s*(?:import|from) ([A-Za-z_0-9.]+)(?: import \(?([^\n]*))?", path.read_text(), re.M)
+    for module, members in names:
+        if module.split(".")[0] == "scripts":
+            for name in [module, *(f"{module}.{member.strip()}" for member in members.split(","))]:
+                if (file := ROOT / f"{name.replace('.', '/')}.py").is_file():
+                    needed |= third_party(file, seen)
+        elif module.split(".")[0] not in sys.stdlib_module_names:
+            brought_by = {normal(package) for package in PACKAGES.get(module.split(".")[0], [module])}
+            needed |= brought_by & set(RUNTIME) or brought_by
+    return needed
+
+
+def test_every_import_of_the_lanes_is_pinned_by_name():
+    """What a script imports is a direct dependency, not one that another package happens to bring."""
+    for path in [path for folder in ("common", *LANES) for path in (ROOT / "scripts" / folder).glob("*.py")]:
+        missing = third_party(path, set()) - set(RUNTIME)
+        assert not missing, f"{path.name} needs {missing}"
+
+
+def test_every_environment_holds_what_its_steps_import(jobs):
+    for name, rule in jobs.items():
+        lane, _, step = name.partition("_")
+        there, _ = dependencies(ROOT / "rules" / rule["conda"])
+        missing = third_party(ROOT / f"scripts/{lane}/{step}.py", set()) - set(there)
+        assert not missing, f"{name} needs {missing}, which {rule['conda']} does not hold"

@@ -1,0 +1,195 @@
+"""The laws of the layout: one name per step, used everywhere; verbs run, nouns are imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.common.lanes import LANES
+from tests.workflow.workflow import ROOT
+
+VERBS = (
+    *("fetch", "generate", "build", "create", "verify", "check", "calibrate", "merge", "train", "report", "upload"),
+    "benchmark",
+)
+MODULES = sorted(path for path in (ROOT / "scripts").glob("*/*.py") if path.name != "__init__.py")
+# Parse, call, report: about 60 lines. More is a noun's business.
+MAX_STEP_LINES = 75
+MAX_NOUN_LINES = 400
+HEAVY = ("torch", "numpy", "pandas", "pyarrow", "h5py", "av", "soundfile", "soxr", "matplotlib", "jiwer", "pydub")
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def is_step(path: Path) -> bool:
+    return path.stem.split("_")[0] in VERBS
+
+
+def code_lines(path: Path) -> int:
+    """Lines that are neither blank nor comment nor docstring."""
+    source = path.read_text()
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            skipped.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(1 for number, line in lines if line.strip() and line.strip()[0] != "#" and number not in skipped)
+
+
+def imported_names(path: Path) -> set[str]:
+    """Dotted names of all that the file imports, also inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+STEPS = [path for path in MODULES if is_step(path) and path.parent.name != "common"]
+NOUNS = [path for path in MODULES if path not in STEPS]
+
+
+def test_every_lane_has_rules_schema_package_and_targets(rules):
+    files = {path.stem for path in (ROOT / "rules").glob("*.smk")}
+    assert files == {"common", *LANES}
+    for lane in LANES:
+        assert (ROOT / f"rules/schemas/{lane}.schema.yaml").is_file()
+        assert (ROOT / f"scripts/{lane}/__init__.py").is_file()
+        assert (ROOT / f"tests/{lane}/__init__.py").is_file()
+        assert lane in rules, f"no target rule `{lane}`"
+    assert "all" in rules
+
+
+def test_every_rule_says_in_one_line_what_it_does(rules):
+    for name, rule in rules.items():
+        text = rule["docstring"]
+        assert text and "\n" not in text, f"{name}: {text!r}"
+        assert text.endswith((".", "(the default).")) and text[0].isupper(), f"{name}: {text!r}"
+
+
+def test_rules_belong_to_the_lane_of_their_file(rules):
+    for name, rule in rules.items():
+        lane = Path(rule["file"]).stem
+        if lane == "Snakefile":
+            assert name == "all"
+        else:
+            assert name == lane or name.startswith(f"{lane}_"), f"{name} in {rule['file']}"
+
+
+def test_target_rules_are_local_and_without_wildcards(rules):
+    targets = [rule for rule in rules.values() if not rule["shell"]]
+    assert {"all", *LANES} <= {rule["name"] for rule in targets}
+    for rule in targets:
+        assert rule["local"], f"{rule['name']} would be sent to the cluster"
+        assert not rule["wildcards"] and not rule["outputs"] and not rule["unnamed_outputs"], rule["name"]
+
+
+def test_every_job_rule_is_named_like_its_step_log_benchmark_and_environment(jobs):
+    assert jobs
+    for name, rule in jobs.items():
+        lane, _, step = name.partition("_")
+        assert step.split("_")[0] in VERBS, f"{name}: {step.split('_')[0]} is none of the verbs"
+        assert (ROOT / f"scripts/{lane}/{step}.py").is_file(), f"{name}: no scripts/{lane}/{step}.py"
+        assert re.match(rf"python -m scripts\.{lane}\.{step} ", rule["shell"]), name
+        assert len(rule["log"]) == 1 and rule["log"][0].startswith(f"logs/{lane}/{step}/"), (name, rule["log"])
+        assert rule["log"][0].endswith(".log")
+        assert rule["benchmark"], f"{name}: no benchmark"
+        assert rule["benchmark"] == rule["log"][0].replace("logs/", "benchmarks/", 1).replace(".log", ".tsv"), name
+        assert rule["conda"] and (ROOT / "rules" / rule["conda"]).is_file(), f"{name}: no environment"
+        assert re.search(r" 2> \{log(:q)?\}$", rule["shell"]), f"{name}: standard error does not go to the log"
+
+
+def test_job_rules_name_their_files_and_write_below_results_or_resources(jobs):
+    for name, rule in jobs.items():
+        lane = name.partition("_")[0]
+        assert rule["outputs"] and not rule["unnamed_outputs"] and not rule["unnamed_inputs"], name
+        for path in rule["output_paths"]:
+            assert path.startswith((f"results/{lane}/", f"resources/{lane}/")), f"{name}: {path}"
+
+
+def test_rules_state_memory_and_quote_their_wildcards(jobs):
+    for name, rule in jobs.items():
+        assert rule["local"] or "mem_mb" in rule["resources"], f"{name} states no memory"
+        if rule["wildcards"]:
+            unquoted = re.findall(r"\{(?:input|output|log)(?:\.\w+)?\}", rule["shell"])
+            assert not unquoted, f"{name}: {unquoted} breaks on names with spaces"
+
+
+def test_rules_hold_no_python(rules):
+    for name, rule in rules.items():
+        assert not rule["is_run"], f"{name} has run:"
+        assert not rule["script"], f"{name} has script:"
+        assert not rule["lambdas"], f"{name} has a lambda in {rule['lambdas']}"
+
+
+def test_every_step_belongs_to_a_rule_and_has_tests(jobs):
+    steps = {f"{path.parent.name}_{path.stem}" for path in STEPS if path.parent.name in LANES}
+    assert steps == set(jobs)
+    missing = [
+        name
+        for path in STEPS
+        if path.parent.name in LANES
+        and not (ROOT / (name := f"tests/{path.parent.name}/test_{path.stem}.py")).is_file()
+    ]
+    assert not missing, missing
+
+
+def test_every_wildcard_is_constrained():
+    for lane in LANES:
+        text = (ROOT / f"rules/{lane}.smk").read_text()
+        constrained = set(
+            re.findall(r"^    (\w+)=", text.partition("wildcard_constraints:")[2].partition("\n\n")[0], re.M)
+        )
+        used = set(re.findall(r'^        "logs/[^"]*\{(\w+)\}', text, re.M))
+        assert used <= constrained
+
+
+@pytest.mark.parametrize("path", STEPS, ids=name_of)
+def test_a_step_is_a_short_command_line(path):
+    functions = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+    assert {"make_parser", "main"} <= functions
+    assert 'if __name__ == "__main__":\n    raise SystemExit(main())' in path.read_text()
+    assert code_lines(path) <= MAX_STEP_LINES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nobody_imports_a_step(path):
+    steps = {f"scripts.{step.parent.name}.{step.stem}" for step in STEPS}
+    assert not imported_names(path) & steps
+
+
+@pytest.mark.parametrize("path", NOUNS, ids=name_of)
+def test_a_noun_knows_nothing_of_config_command_line_or_snakemake(path):
+    names, source = imported_names(path), path.read_text()
+    assert not any(name.split(".")[0] == "snakemake" for name in names)
+    assert code_lines(path) <= MAX_NOUN_LINES
+    if path.parent.name == "common" and path.stem in ("cli", "lanes"):
+        return
+    assert not names & {"argparse", "yaml"}
+    assert "sys.argv" not in source and "config.yaml" not in source
+    assert '__name__ == "__main__"' not in source
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_every_module_says_what_it_is_for(path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_what_a_parse_of_the_workflow_imports_is_light():
+    modules = ["scripts.common.lanes", *(f"scripts.{lane}.inputs" for lane in LANES)]
+    program = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

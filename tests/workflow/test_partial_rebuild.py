@@ -1,0 +1,143 @@
+"""What an edit makes pending, and what it leaves alone: a corpus of 200 recordings, edited as users do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests import corpora
+from tests.workflow.workflow import Workflow
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The corpus, with all its shards made."""
+    folder = tmp_path_factory.mktemp("rebuild")
+    corpora.make_corpus(folder / "countries", {"germany": 150, "estonia": 50}, seconds=6)
+    section = {"countries_root": "countries", "assignment_file": "assignment.jsonl", "partition_hours": 0.05}
+    workflow = Workflow(folder, speech=section)
+    workflow.run("speech_shards")
+    return workflow
+
+
+@pytest.fixture
+def workflow(built, tmp_path):
+    """A copy of it, file times included, to be edited."""
+    shutil.copytree(built.folder, tmp_path / "copy", copy_function=shutil.copy2)
+    copy = Workflow(tmp_path / "copy", **built.config)
+    assert copy.dry("speech_shards") == []
+    return copy
+
+
+def home(workflow: Workflow, video_id: str, country: str = "germany") -> str:
+    for path in workflow.folder.glob(f"results/speech/partitions/{country}-*.json"):
+        if video_id in [recording["video_id"] for recording in json.loads(path.read_bytes())["recordings"]]:
+            return path.stem
+    raise AssertionError(f"{video_id} is in no partition")
+
+
+def check(workflow: Workflow, expected: set[str], new_tars: bool = False) -> None:
+    """The dry run names `expected` and why; running touches only their tars; then nothing is pending."""
+    jobs = workflow.dry("speech_shards")
+    parts = [job for job in jobs if job.rule in ("speech_generate_manifest", "speech_create_shards")]
+    assert {job.wildcards.removeprefix("partition=") for job in parts} == expected
+    for job in parts:
+        if job.rule == "speech_generate_manifest":
+            name = job.wildcards.removeprefix("partition=")
+            assert f"results/speech/partitions/{name}.json" in job.reason or "Missing output" in job.reason, job
+    countries = {name.split("-")[0] for name in expected}
+    assert {job.wildcards for job in jobs if job.rule == "speech_merge_shards"} == {f"country={c}" for c in countries}
+    before = workflow.files("results/speech/shards/**/*.tar")
+    workflow.run("speech_shards")
+    after = workflow.files("results/speech/shards/**/*.tar")
+    blocks = tuple(name[:-2] for name in expected)
+    for path, state in before.items():
+        if not path.rsplit("/", 1)[1].startswith(blocks):
+            assert after[path] == state, f"{path} was touched"
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    assert {path.rsplit("/", 1)[1][:-6] for path in changed} <= set(blocks)
+    assert changed
+    assert workflow.dry("speech_shards") == []
+
+
+def test_touching_folders_and_alignments_runs_nothing(workflow):
+    for path in (workflow.folder / "countries").rglob("*"):
+        if path.is_dir() or path.suffix == ".json":
+            os.utime(path)
+    assert workflow.dry("speech_shards") == []
+
+
+def test_adding_one_recording(workflow):
+    corpora.add_recording(workflow.folder / "countries", "germany", "added", 8)
+    (expected,) = workflow.partitions("speech_shards")
+    assert expected == home(workflow, "added")
+    check(workflow, {expected})
+
+
+def test_changing_one_text(workflow):
+    path = workflow.folder / "countries/germany/Alignment/alignment_output/rec_0042_t1_aligned.json"
+    value = json.loads(path.read_bytes())
+    value["segments"][0]["human_text"] = "a text that was corrected"
+    path.write_text(json.dumps(value))
+    check(workflow, {home(workflow, "rec_0042")})
+
+
+def test_replacing_one_audio_file(workflow):
+    path = workflow.folder / "countries/germany/downloaded_audio/mp4_converted/rec_0077.wav"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:44] + raw[44:][::-1])
+    check(workflow, {home(workflow, "rec_0077")})
+
+
+def test_deleting_one_recording(workflow):
+    name = home(workflow, "rec_0100")
+    (workflow.folder / "countries/germany/Alignment/alignment_output/rec_0100_t1_aligned.json").unlink()
+    (workflow.folder / "countries/germany/downloaded_audio/mp4_converted/rec_0100.wav").unlink()
+    check(workflow, {name})
+
+
+def test_adding_forty_recordings(workflow):
+    for number in range(40):
+        corpora.add_recording(workflow.folder / "countries", "estonia", f"more_{number}", 8)
+    expected = workflow.partitions("speech_shards")
+    assert expected == {home(workflow, f"more_{number}", "estonia") for number in range(40)}
+    check(workflow, expected)
+
+
+def test_an_emptied_partition_takes_its_shards_along(workflow):
+    """Also where Snakemake knows file times only: the merge must not go on with what is gone."""
+    name = home(workflow, "rec_0010")
+    content = json.loads((workflow.folder / f"results/speech/partitions/{name}.json").read_bytes())
+    for recording in content["recordings"]:
+        for transcript in recording["transcripts"]:
+            (workflow.folder / transcript["path"]).unlink()
+    shutil.rmtree(workflow.folder / ".snakemake/metadata")
+    jobs = workflow.dry("speech_shards", "--rerun-triggers", "mtime")
+    assert {job.rule for job in jobs} == {"speech_merge_shards", "speech_merge_index"}
+    workflow.run("speech_shards", "--rerun-triggers", "mtime")
+    assert not [path for path in workflow.files() if name[:-2] in path]
+
+
+def test_a_parameter_touches_only_what_depends_on_it(workflow):
+    before = workflow.files("results/speech/shards/**/*.tar")
+    section = {**workflow.config["speech"], "max_cer": 0.5}
+    other = Workflow(workflow.folder, speech=section)
+    assert {job.rule for job in other.dry("speech_shards")} >= {"speech_create_shards"}
+    other.run("speech_shards")
+    assert workflow.files("results/speech/shards/**/*.tar") == before
+
+
+def test_a_run_that_holds_the_lock_keeps_its_partitions(workflow):
+    locks = workflow.folder / ".snakemake/locks"
+    locks.mkdir(exist_ok=True)
+    (locks / "0.input.lock").write_text("")
+    corpora.add_recording(workflow.folder / "countries", "germany", "added", 8)
+    assert "holds the workflow's lock" in workflow.run("--dry-run", "speech_shards")
+    assert workflow.partitions("speech_shards") == set()
+    shutil.rmtree(locks)
+    assert len(workflow.partitions("speech_shards")) == 1

@@ -1,0 +1,94 @@
+"""What README says is so: its snippets run on real shards, its tables are complete, its commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests import corpora
+from tests.workflow.workflow import ROOT, Workflow
+
+README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.S)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
+    """A country's shards, made by a run."""
+    folder = tmp_path_factory.mktemp("readme")
+    corpora.make_corpus(folder / "resources/speech/countries", {"malta": 3}, seconds=10)
+    workflow = Workflow(folder)
+    workflow.run("speech_shards")
+    return workflow
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("number", "split"), [(0, "train"), (1, "train"), (2, "test")])
+def test_snippets_read_every_segment(built: Workflow, number: int, split: str, tmp_path: Path):
+    assert len(SNIPPETS) == 3
+    expected = pq.read_table(built.folder / "results/speech/index.parquet", filters=[("split", "=", split)])
+    done = subprocess.run(
+        [sys.executable, "-c", SNIPPETS[number]],
+        cwd=built.folder,
+        env=built.environment(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == expected["key"].to_pylist() != []
+
+
+@pytest.mark.e2e
+def test_touched_audio_is_pending_and_can_be_accepted(built: Workflow):
+    audio = next(built.folder.glob("resources/speech/countries/malta/downloaded_audio/*/*.wav"))
+    assert built.dry("speech_shards") == []
+    audio.touch()
+    assert {job.rule for job in built.dry("speech_shards")} >= {"speech_generate_manifest", "speech_create_shards"}
+    built.run("--touch", "speech_shards")
+    assert built.dry("speech_shards") == []
+
+
+@pytest.mark.e2e
+def test_the_files_and_columns_of_the_table_are_those_that_are_there(built: Workflow):
+    folder = built.folder / "results/speech"
+    manifest = re.search(r"\| `manifest/<country>_manifest.csv` \| one row a segment: (.*) \|", README)[1]
+    splits = re.search(r"\| `manifest/<country>_splits.csv` \| one row a recording: (.*) \|", README)[1]
+    rejects = re.search(r"\| `shards/<country>_rejects.csv` \| what was left out: (.*) \|", README)[1]
+    shown = {"shards/malta_manifest.csv": manifest, "shards/malta_rejects.csv": rejects}
+    for name, columns in shown.items():
+        assert (folder / name).read_text().splitlines()[0] == columns.replace(", ", ",")
+    built.run("speech_manifest")
+    assert (folder / "manifest/malta_manifest.csv").read_text().splitlines()[0] == manifest.replace(", ", ",")
+    assert (folder / "manifest/malta_splits.csv").read_text().splitlines()[0] == splits.replace(", ", ",")
+    for name in ("malta_ledger.json", *(f"malta_{split}_nemo.jsonl" for split in ("train", "validation", "test"))):
+        assert (folder / "shards" / name).stat().st_size
+
+
+def test_every_target_for_people_is_in_the_table(rules):
+    listed = set(re.findall(r"^\| `([a-z_]+)`", README, re.M))
+    assert {name for name, rule in rules.items() if not rule["shell"]} <= listed <= set(rules) | {"speech_fetch_corpus"}
+
+
+def test_the_keys_it_explains_are_in_the_schema():
+    keys = yaml.safe_load((ROOT / "rules/schemas/speech.schema.yaml").read_text())["properties"]
+    explained = set(re.findall(r"^- `([a-z_]+)`:", README, re.M))
+    assert explained and explained <= set(keys)
+
+
+def test_files_and_links_it_names_are_there():
+    for link in re.findall(r"\]\(([A-Za-z][\w./-]*)\)", README):
+        assert (ROOT / link).exists(), link
+    for path in re.findall(r"`((?:rules|scripts|envs|profiles|\.ci)/[\w./-]+)`", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_its_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`?make ([a-z]+)`", README):
+        assert re.search(rf"^{target}:.*## ", makefile, re.M), target

@@ -1,0 +1,85 @@
+"""Running the workflow as a user does, in a folder of its own, and reading what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a dry run."""
+
+    rule: str
+    wildcards: str
+    reason: str
+    input: str = ""
+    output: str = ""
+    log: str = ""
+    command: str = ""
+
+
+class Workflow:
+    """The workflow in `folder`, with a config of its own."""
+
+    def __init__(self, folder: Path, **config: object) -> None:
+        self.folder, self.config = folder, config
+        (folder / "config.test.yaml").write_text(yaml.safe_dump(config))
+
+    def command(self, *arguments: str) -> list[str]:
+        snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+        return [*snakemake, "--configfile", "config.test.yaml", "--cores", "2", *arguments]
+
+    def call(self, *arguments: str, **options) -> subprocess.CompletedProcess:
+        """Run snakemake; the exit code is the caller's to check."""
+        return subprocess.run(
+            self.command(*arguments), cwd=self.folder, text=True, capture_output=True, check=False, **options
+        )
+
+    def run(self, *arguments: str) -> str:
+        """Run snakemake, which must succeed; return what it printed."""
+        done = self.call(*arguments)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def dry(self, *arguments: str) -> list[Job]:
+        """The jobs that a dry run lists, without targets that only gather."""
+        text = self.run("--dry-run", *arguments)
+        jobs = []
+        for block in re.split(r"\n\[[^\n]*\]\n", text)[1:]:
+            rule = re.match(r"(?:local)?rule (\w+):", block)
+            names = ("wildcards", "reason", "input", "output", "log")
+            found = {name: re.search(rf"^ +{name}: (.*)$", block, re.M) for name in names}
+            command = re.search(r"^Shell command: (.*)$", block, re.M)
+            if rule and found["output"]:
+                fields = {name: match[1] if match else "" for name, match in found.items()}
+                jobs.append(Job(rule[1], command=command[1] if command else "", **fields))
+        return jobs
+
+    def partitions(self, *arguments: str) -> set[str]:
+        """The partitions whose shards a dry run lists."""
+        return {
+            job.wildcards.removeprefix("partition=")
+            for job in self.dry(*arguments)
+            if job.rule == "speech_create_shards"
+        }
+
+    def files(self, pattern: str = "results/speech/**/*") -> dict[str, tuple[str, int]]:
+        """SHA-256 and mtime of files, by path."""
+        return {
+            str(path.relative_to(self.folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+            for path in sorted(self.folder.glob(pattern))
+            if path.is_file()
+        }
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), **extra}
