@@ -11,7 +11,7 @@ import orjson
 import pyarrow.parquet as pq
 
 from scripts.common import atomic, jsonl
-from scripts.speech.manifest import SCHEMA
+from scripts.speech.manifest_schema import SCHEMA
 from scripts.speech.splits import SPLITS
 
 MANIFEST_COLUMNS = tuple(SCHEMA.names)

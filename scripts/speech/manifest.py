@@ -12,34 +12,10 @@ import pyarrow as pa
 from scripts.common.ledger import Ledger
 from scripts.speech import alignment, audio, segments
 from scripts.speech.error_rates import error_rates
+from scripts.speech.manifest_schema import SCHEMA
 
 PENDING = "pending_local_tar"
 MISSING_SOURCE = "error_local_tar_missing_source"
-
-SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("country", pa.string()),
-        ("language", pa.string()),
-        ("video_id", pa.string()),
-        ("transcript_id", pa.string()),
-        ("source_audio_path", pa.string()),
-        ("start_seconds", pa.float64()),
-        ("end_seconds", pa.float64()),
-        ("duration_seconds", pa.float64()),
-        ("asr_transcript", pa.string()),
-        ("human_transcript", pa.string()),
-        ("cer", pa.float64()),
-        ("wer", pa.float64()),
-        ("original_transcript_start_idx", pa.float64()),
-        ("original_transcript_end_idx", pa.float64()),
-        ("status", pa.string()),
-        ("error_message", pa.string()),
-        ("batch_id", pa.string()),
-        ("split", pa.string()),
-        ("subset_id", pa.int64()),
-    ]
-)
 
 
 @dataclass

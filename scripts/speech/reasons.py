@@ -37,6 +37,7 @@ MEANINGS = {
     "not_an_alignment_name": "the name does not end in _aligned.json: taken for something else",
     # repairs
     "json_bom": "a byte order mark was skipped",
+    "json_surrogate": "half characters in the JSON were mended or replaced",
     "json_nan": "NaN or Infinity stands in the JSON",
     "audio_file_from_name": "audio_file is missing: found by the name of the alignment file",
     "start_clipped": "start a little below zero, set to zero",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scripts.common.errors import MillraceError
-from scripts.speech.manifest import SCHEMA
+from scripts.speech.manifest_schema import SCHEMA
 from scripts.speech.shard_plan import COMPLETED, PENDING, Partition
 from scripts.speech.sources import SHARD_NUMBERS, safe_name
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
-from scripts.speech.manifest import SCHEMA
+from scripts.speech.manifest_schema import SCHEMA
 
 RATE = 16_000
 

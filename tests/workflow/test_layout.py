@@ -134,7 +134,8 @@ def test_rules_hold_no_python(rules):
 
 def test_every_step_belongs_to_a_rule_and_has_tests(jobs):
     steps = {f"{path.parent.name}_{path.stem}" for path in STEPS if path.parent.name in LANES}
-    assert steps == set(jobs)
+    # Benchmarks may be run by hand only.
+    assert {step for step in steps if "_benchmark_" not in step} <= set(jobs) <= steps
     missing = [
         name
         for path in STEPS

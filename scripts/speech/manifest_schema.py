@@ -1,0 +1,30 @@
+"""The columns of a manifest, apart from how it is made, so that tables can be merged without any audio library."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("country", pa.string()),
+        ("language", pa.string()),
+        ("video_id", pa.string()),
+        ("transcript_id", pa.string()),
+        ("source_audio_path", pa.string()),
+        ("start_seconds", pa.float64()),
+        ("end_seconds", pa.float64()),
+        ("duration_seconds", pa.float64()),
+        ("asr_transcript", pa.string()),
+        ("human_transcript", pa.string()),
+        ("cer", pa.float64()),
+        ("wer", pa.float64()),
+        ("original_transcript_start_idx", pa.float64()),
+        ("original_transcript_end_idx", pa.float64()),
+        ("status", pa.string()),
+        ("error_message", pa.string()),
+        ("batch_id", pa.string()),
+        ("split", pa.string()),
+        ("subset_id", pa.int64()),
+    ]
+)
