@@ -1,0 +1,1 @@
+"""The ASR lane: tar index, duration buckets, batch planner, reader and training."""

@@ -1,0 +1,240 @@
+"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) turned into name, offset and size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from zlib import adler32
+
+BLOCK = 512
+MAX_EXTENDED_BYTES = 1 << 26
+"""An extended header (long name, PAX records) above this is taken for damage."""
+
+# Kinds of members. Those up to SYMLINK have bytes to read; the others are kept with the reason why they have none.
+FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
+MISSING = 255
+KIND_REASONS = {
+    DIRECTORY: "a directory",
+    SPARSE: "a sparse file, which is not supported: store it with `tar` without --sparse",
+    BROKEN_LINK: "a link whose target is not a file in this tar",
+    SPECIAL: "a device, FIFO or label, which has no bytes",
+    MULTI_VOLUME: "the continuation of a multi-volume tar, which is not supported",
+    CUT: "cut off: the tar ends inside its body",
+    MISSING: "not in this tar",
+}
+
+_RECORD = re.compile(rb"(\d+) ([^=]+)=")
+_GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"GNU.sparse.name", b"GNU.sparse.major"))
+_SPARSE_KEYS = frozenset((b"GNU.sparse.map", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.major"))
+
+Fetch = Callable[[int, int], bytes]
+
+
+class OddHeader(Exception):
+    """The walk cannot go on at `offset`; subclasses say why."""
+
+    def __init__(self, offset: int, text: str) -> None:
+        self.offset, self.text = offset, text
+        super().__init__(f"{text} at byte {offset:,}")
+
+
+class ZeroBlock(OddHeader):
+    """A block of zeros: the end of the archive, or of its first part."""
+
+
+class BadHeader(OddHeader):
+    """Not a tar header: wrong checksum, or a field that is no number."""
+
+
+class CutHeader(OddHeader):
+    """The file ends inside a header."""
+
+
+class CutBody(OddHeader):
+    """The file ends inside a body; `group` is the member which lost its end."""
+
+    group: Group
+
+
+@dataclass(slots=True)
+class Group:
+    """One member: `name` and `link` as raw bytes, `offset` and `size` of its bytes, `after` the next group's offset."""
+
+    kind: int
+    name: bytes
+    link: bytes
+    offset: int
+    size: int
+    after: int
+
+
+@dataclass(slots=True)
+class _Extended:
+    """What the extended headers before a header say about it; the first to say it wins, as in `tarfile`."""
+
+    name: bytes | None = None
+    link: bytes | None = None
+    records: dict[bytes, bytes] = field(default_factory=dict)
+
+
+def number(raw: bytes) -> int | None:
+    """A numeric field: octal, or base-256 where its first bit is set. None where it is neither."""
+    digits = raw.rstrip(b"\0 ")
+    if digits.isdigit():
+        return int(digits, 8) if not digits.translate(None, b"01234567") else None
+    if raw[0] & 0x80:
+        if raw[0] not in (0x80, 0xFF):
+            return None
+        value = int.from_bytes(raw[1:], "big")
+        return value if raw[0] == 0x80 else value - (1 << 8 * (len(raw) - 1))
+    digits = raw.partition(b"\0")[0].strip(b" ")
+    if not digits:
+        return 0
+    return int(digits, 8) if digits.isdigit() and not digits.translate(None, b"01234567") else None
+
+
+def checksum_matches(block: bytes) -> bool:
+    """Whether the sum over the header, its checksum field taken as 8 spaces, is the one it records.
+
+    As `tarfile` and GNU tar do, the sum over signed bytes of some old writers is accepted too.
+    """
+    field = block[148:156]
+    recorded = number(field)
+    # The low half of adler32 is 1 + the sum of the bytes, where that is below 65521: most often this is enough.
+    if (adler32(block) & 0xFFFF) - 1 - sum(field) + 8 * 32 == recorded:
+        return True
+    unsigned = sum(block) - sum(block[148:156]) + 8 * 32
+    if recorded == unsigned:
+        return True
+    high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
+    return high > 0 and recorded == unsigned - 256 * high
+
+
+def is_header(block: bytes) -> bool:
+    """Whether the block is a tar header of any dialect, going by its checksum."""
+    return len(block) == BLOCK and block[0:148].strip(b"\0") != b"" and checksum_matches(block)
+
+
+def rounded(size: int) -> int:
+    """`size` rounded up to whole blocks."""
+    return (size + BLOCK - 1) & -BLOCK
+
+
+def read_group(fetch: Fetch, start: int, total: int, shared: dict[bytes, bytes]) -> tuple[Group | None, int]:
+    """Read the member whose header group starts at `start`; `fetch(offset, size)` returns fewer bytes only at the end.
+
+    Returns the member, or None where only a global PAX header stood there, and the offset of the next group. `shared`
+    holds the global PAX records which matter and is updated. `total` is the size of the file in bytes.
+    Raises OddHeader.
+    """
+    position, extended = start, _Extended()
+    while True:
+        block = fetch(position, BLOCK)
+        if len(block) < BLOCK:
+            raise CutHeader(start, "the file ends inside a header")
+        if not checksum_matches(block):
+            if not block.strip(b"\0"):
+                if position > start:
+                    raise BadHeader(start, "an extended header without a member after it")
+                raise ZeroBlock(start, "a block of zeros")
+            raise BadHeader(start, "bad checksum of a header" if position == start else "bad checksum after a header")
+        typeflag = block[156:157]
+        if typeflag not in b"LKxXg":
+            return _member(fetch, block, position, start, total, extended, shared)
+        size = number(block[124:136])
+        if size is None or not 0 <= size <= MAX_EXTENDED_BYTES:
+            raise BadHeader(start, "an extended header of an impossible size")
+        payload = fetch(position + BLOCK, rounded(size))[:size]
+        if len(payload) < size:
+            raise CutHeader(start, "the file ends inside an extended header")
+        position += BLOCK + rounded(size)
+        if typeflag == b"L":
+            extended.name = _text(payload) if extended.name is None else extended.name
+        elif typeflag == b"K":
+            extended.link = _text(payload) if extended.link is None else extended.link
+        else:
+            records = _records(payload, start)
+            if typeflag == b"g":
+                shared.update((key, records[key]) for key in _GLOBAL_KEYS & records.keys())
+                # Any global header ends its group, so that every member's own group starts at its own header.
+                if position - BLOCK - rounded(size) == start:
+                    return None, position
+            else:
+                if b"path" in records and extended.name is None:
+                    extended.name = records[b"path"].rstrip(b"/")
+                if b"linkpath" in records and extended.link is None:
+                    extended.link = records[b"linkpath"]
+                extended.records = {**records, **extended.records}
+
+
+def _text(raw: bytes) -> bytes:
+    return raw.partition(b"\0")[0]
+
+
+def _records(payload: bytes, start: int) -> dict[bytes, bytes]:
+    """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as it was written."""
+    records: dict[bytes, bytes] = {}
+    at = 0
+    while match := _RECORD.match(payload, at):
+        length = int(match[1]) if len(match[1]) < 12 else 0
+        if at + length > len(payload) or at + length <= match.end():
+            raise BadHeader(start, "a PAX record of an impossible length")
+        records[match[2]] = payload[match.end() : at + length - 1]
+        at += length
+    return records
+
+
+def _member(
+    fetch: Fetch, block: bytes, at: int, start: int, total: int, extended: _Extended, shared: dict[bytes, bytes]
+) -> tuple[Group, int]:
+    typeflag, magic = block[156:157], block[257:263]
+    name, link = _text(block[:100]), _text(block[157:257]) if typeflag in b"12" else b""
+    records = {**shared, **extended.records} if shared else extended.records
+    old_sparse = typeflag == b"S"
+    directory = typeflag == b"5" or (typeflag == b"\0" and name.endswith(b"/"))
+    if directory:
+        name = name.rstrip(b"/")
+    # GNU's own header has other fields where POSIX has the prefix; star's is shorter.
+    if magic == b"ustar\0" and block[345] and not old_sparse:
+        name = _text(block[345:476] if block[508:512] == b"tar\0" else block[345:500]) + b"/" + name
+    if extended.name is not None:
+        name = extended.name
+    elif b"path" in shared:
+        name = shared[b"path"].rstrip(b"/")
+    if records:
+        name = records.get(b"GNU.sparse.name", name)
+    link = shared.get(b"linkpath", link) if extended.link is None else extended.link
+    size = _pax_size(records[b"size"]) if b"size" in records else number(block[124:136])
+    if size is None or size < 0:
+        raise BadHeader(start, "a size which is no number")
+    data = at + BLOCK
+    if old_sparse:
+        more = block[482]
+        while more:
+            extra = fetch(data, BLOCK)
+            if len(extra) < BLOCK:
+                raise CutHeader(start, "the file ends inside a sparse header")
+            data, more = data + BLOCK, extra[504]
+    if directory:
+        kind, name, size = DIRECTORY, name.rstrip(b"/"), 0
+    elif typeflag in b"12":
+        kind, size = (HARD_LINK if typeflag == b"1" else SYMLINK), 0
+    elif typeflag in b"346":
+        kind, size = SPECIAL, 0
+    elif old_sparse or (records and _SPARSE_KEYS & records.keys()):
+        kind = SPARSE
+    else:
+        # As POSIX asks (and tarfile does), an unknown type is a regular file.
+        kind = MULTI_VOLUME if typeflag == b"M" else SPECIAL if typeflag in b"VDN" else FILE
+    after = data + rounded(size)
+    group = Group(kind, name, link, data, size, after)
+    if data + size > total:
+        error = CutBody(start, "the file ends inside the body of a member")
+        error.group = group
+        raise error
+    return group, after
+
+
+def _pax_size(raw: bytes) -> int | None:
+    return int(raw) if raw.isdigit() and len(raw) < 20 else None

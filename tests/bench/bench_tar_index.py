@@ -1,0 +1,117 @@
+"""Indexing a tar, cold and warm, in interleaved runs: ours, tarfile and `tar -tR`.
+
+    python -m tests.bench.bench_tar_index --folder /tmp/bench        (1.9 GB are written there, and removed)
+
+Cold means that the page cache was dropped (as root) or the file was evicted (POSIX_FADV_DONTNEED). Bytes read are those
+of /proc/self/io, thus what the storage gave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from scripts.asr.tar_index import CHAINS, scan
+
+
+def write_tar(path: Path, members: int, mean_size: int) -> None:
+    """`members` FLAC-like members of 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a hole."""
+    rng = np.random.default_rng(0)
+    noise = rng.bytes(1 << 22)
+    with open(path, "wb") as handle:
+        for number in range(members):
+            size = int(mean_size * rng.uniform(0.6, 1.4))
+            info = tarfile.TarInfo(f"./{number // 1000:03d}/clip_{number:08d}.flac")
+            info.size = size
+            start = int(rng.integers(0, 1 << 21))
+            handle.write(info.tobuf(tarfile.GNU_FORMAT) + noise[start : start + size] + bytes(-size % 512))
+        handle.write(bytes(1024))
+        os.fsync(handle.fileno())
+
+
+def evict(path: Path) -> None:
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("1")
+    except OSError:
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    time.sleep(0.2)
+
+
+def storage_bytes() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("read_bytes")).split()[1])
+
+
+def with_tarfile(path: Path) -> int:
+    with tarfile.open(path, "r:") as tar:
+        return len(tar.getmembers())
+
+
+def with_tar(path: Path) -> int:
+    return subprocess.run(["tar", "-tRf", str(path)], capture_output=True, check=True).stdout.count(b"\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--members", type=int, default=13_500)
+    parser.add_argument("--mean-size", type=int, default=140_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--chains", type=int, default=CHAINS)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    path = args.folder / "bench_tar_index.tar"
+    ways: dict[str, Callable[[Path], int]] = {
+        "ours": lambda path: len(scan(path, args.chains).names),
+        "ours, 1 chain": lambda path: len(scan(path, 1).names),
+        "tarfile": with_tarfile,
+    }
+    if shutil.which("tar"):
+        ways["tar -tR"] = with_tar
+    try:
+        write_tar(path, args.members, args.mean_size)
+        print(
+            f"{args.members} members, {path.stat().st_size / 1e9:.2f} GB, medians of {args.rounds} interleaved rounds"
+        )
+        for state in ("cold", "warm"):
+            seconds: dict[str, list[float]] = {name: [] for name in ways}
+            pages: dict[str, list[float]] = {name: [] for name in ways}
+            for _ in range(args.rounds):
+                for name, way in ways.items():
+                    if state == "cold":
+                        evict(path)
+                    else:
+                        way(path)
+                    before, started = storage_bytes(), time.perf_counter()
+                    count = way(path)
+                    seconds[name].append(time.perf_counter() - started)
+                    pages[name].append((storage_bytes() - before) / 4096 / args.members)
+                    assert count >= args.members, (name, count)
+            ours = statistics.median(seconds["ours"])
+            for name, times in seconds.items():
+                middle = statistics.median(times)
+                ratio = statistics.median(other / mine for other, mine in zip(times, seconds["ours"], strict=True))
+                note = (
+                    "" if name.startswith("tar -") else f", {statistics.median(pages[name]):.3f} x 4 KiB read a member"
+                )
+                print(
+                    f"{state} {name:14s} {args.members / middle:9,.0f} members/s  {middle / ours:5.2f}x our time "
+                    f"(median of pairs {ratio:.2f}x){note}"
+                )
+    finally:
+        path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
