@@ -34,6 +34,14 @@ class Ledger:
     def rows_rejected(self) -> int:
         return sum(self.rejected.values())
 
+    def line(self) -> str:
+        """One line for the log."""
+        text = f"{self.scope}: {self.rows_in} {self.unit}s in, {self.rows_out} out, {self.rows_rejected} rejected"
+        for name in ("rejected", "repaired", "warnings"):
+            if counts := getattr(self, name):
+                text += f"; {name}: " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+        return text
+
     def check(self) -> None:
         """Raise where rows in differ from rows out plus rejects: something disappeared, or was counted twice."""
         if self.rows_in != self.rows_out + self.rows_rejected:

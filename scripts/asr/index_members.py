@@ -1,0 +1,72 @@
+"""The members of many tars out of the indices of all partitions, as the bucket build wants them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from scripts.asr.member_join import Members
+from scripts.asr.tar_index_file import TarIndex
+from scripts.common.errors import MillraceError
+
+PIECE = 200_000  # members at a time, at least; a tar is never split over two pieces
+
+
+class TarIndices:
+    """Indices of partitions of tars as one `member_join.MemberIndex`. Opening them reads their footers only."""
+
+    def __init__(self, paths: Iterable[str | os.PathLike]) -> None:
+        self._indices = [TarIndex.open(path) for path in paths]
+        self._place: dict[str, tuple[int, str]] = {}
+        for number, index in enumerate(self._indices):
+            for tar in index.tars:
+                for spelling in (os.path.normpath(tar), os.path.abspath(tar)):
+                    known = self._place.setdefault(spelling, (number, tar))
+                    if known[0] != number:
+                        raise MillraceError(
+                            f"two indices hold this tar: {self._indices[known[0]].path} and {index.path}",
+                            where=tar,
+                            remedy="Give the indices of one set of partitions",
+                        )
+
+    def _found(self, tar: str) -> tuple[int, str] | None:
+        return self._place.get(tar) or self._place.get(os.path.abspath(tar))
+
+    def state(self, tar: str) -> tuple[int, int] | str:
+        """(size in bytes, mtime_ns) of a tar when it was indexed; or the reason why it has no usable index."""
+        found = self._found(tar)
+        if found is None:
+            return "in none of the tar indices"
+        record = self._indices[found[0]].tars[found[1]]
+        return f"{record.status}: {record.reason}" if record.failed else (record.size, record.mtime_ns)
+
+    def members(self, tars: Sequence[str]) -> Iterator[Members]:
+        """All members of `tars`, in the order of the index files; whole tars, `tar` numbers `tars`."""
+        asked = ((*(self._found(tar) or (-1, "")), number) for number, tar in enumerate(tars))
+        wanted = [(index, self._indices[index].tars[tar].first_row, tar, number) for index, tar, number in asked if tar]
+        piece, rows = [], 0
+        for index, _, tar, number in sorted(wanted):
+            found = self._indices[index].members(tar)
+            piece.append((np.full(len(found), number, np.int32), found))
+            rows += len(found)
+            if rows >= PIECE:
+                yield _joined(piece)
+                piece, rows = [], 0
+        if rows:
+            yield _joined(piece)
+
+
+def index_files(paths: Iterable[Path]) -> list[Path]:
+    """The files among `paths`, and the *.parquet of the folders among them, sorted."""
+    return sorted({file for path in paths for file in (path.glob("*.parquet") if path.is_dir() else [path])})
+
+
+def _joined(piece: list) -> Members:
+    names = pa.concat_arrays([found.raw_names for _, found in piece])
+    columns = zip(*((tar, found.offsets, found.sizes) for tar, found in piece), strict=True)
+    tar, offsets, sizes = (np.concatenate(column) for column in columns)
+    return Members(tar, names, offsets, sizes)

@@ -1,0 +1,73 @@
+"""The row schema of the ASR lane's manifests, with the reason of every row that shows in the row itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scripts.asr import identity
+from scripts.asr import manifest_columns as mc
+
+
+def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
+    """A table of tar, tar_member_name, transcript, language, duration_s, row, problem out of raw columns."""
+    note, members = mc.note, identity.bare_names(columns["tar_member_name"])
+    note(problem, columns["tar"] < 0, "no_tar_path")
+    note(problem, pc.fill_null(pc.equal(members, ""), True).to_numpy(zero_copy_only=False), "no_member_name")
+    note(problem, _blank(columns["transcript"]).to_numpy(zero_copy_only=False), "empty_transcript")
+    durations = mc.seconds(columns["duration_s"], problem)
+    language = columns["language"]
+    blank = _blank(language)
+    if blank.true_count > language.null_count:
+        language = pc.if_else(blank, None, language)
+    return pa.table(
+        {
+            "tar": columns["tar"],
+            "tar_member_name": members,
+            "transcript": columns["transcript"],
+            "language": language,
+            "duration_s": durations,
+            "row": row,
+            "problem": problem,
+        }
+    )
+
+
+def _blank(texts: pa.Array) -> pa.Array:
+    """Whether a text is null, empty or nothing but white space."""
+    return pc.fill_null(pc.or_(pc.utf8_is_space(texts), pc.equal(pc.binary_length(texts), 0)), True)
+
+
+def from_objects(rows: list[dict], code: dict[str, int], file: int) -> pa.Table:
+    """The same out of JSON objects with the keys of `checked`, but `tar_path` (numbered by `code`) and `line`."""
+    problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
+    result: dict[str, Any] = {"tar": np.array([code.get(row["tar_path"], -1) for row in rows], dtype=np.int32)}
+    for name in ("tar_member_name", "transcript", "language"):
+        values = [row[name] if isinstance(row[name], str | None) else str(row[name]) for row in rows]
+        try:
+            result[name] = pa.array(values, mc.TEXT)
+        except UnicodeEncodeError:  # a lone surrogate, as in "\ud800"
+            values = [None if value is None else value.encode("utf-8", "surrogatepass") for value in values]
+            result[name] = mc.text(pa.array(values, pa.large_binary()), problem)
+    durations = [row["duration_s"] for row in rows]
+    plain = [value if isinstance(value, int | float) and not isinstance(value, bool) else None for value in durations]
+    for at, (value, number) in enumerate(zip(durations, plain, strict=True)):
+        if value is not None and number is None:
+            try:
+                plain[at] = float(value) if isinstance(value, str) else None
+            except ValueError:
+                plain[at] = None
+            if plain[at] is None and problem[at] == 0:
+                problem[at] = mc.CODE["duration_not_numeric"]
+    result["duration_s"] = pa.array([None if value is None else _float(value) for value in plain], pa.float64())
+    return checked(result, problem, (file << 40) + np.array([row["line"] for row in rows], dtype=np.int64))
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return float("inf")

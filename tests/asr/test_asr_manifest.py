@@ -1,0 +1,165 @@
+"""Manifests of every kind become the same rows: parquet of odd types, NeMo-style JSONL, the speech index."""
+
+from __future__ import annotations
+
+import decimal
+import json
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scripts.asr import buckets
+from scripts.asr.asr_manifest import speech_manifests
+from scripts.asr.bucket_edges import SEED_EDGES, bucket_ids
+from scripts.asr.buckets import BucketChoices
+from scripts.common.errors import MillraceError
+from tests.asr.bucket_corpus import (
+    build_from,
+    content,
+    corpus,
+    files,
+    index_of,
+    rejects,
+    rows_of,
+    speech_index,
+    write_manifest,
+    write_tar,
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict], Path]:
+    folder = tmp_path_factory.mktemp("corpus")
+    rows, index = corpus(folder)
+    write_manifest(folder / "train.parquet", rows)
+    ledgers = build_from(folder / "out", index, train=folder / "train.parquet")
+    assert ledgers["train"].rows_out == len(rows) and not ledgers["train"].rejected
+    return folder, rows, index
+
+
+COLUMN_TYPES = {
+    "large": lambda t: t.cast(
+        pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in t.schema])
+    ),
+    "dictionary": lambda t: pa.table(
+        {n: t[n].dictionary_encode() if n != "duration_s" else t[n] for n in t.column_names}
+    ),
+    "binary": lambda t: t.cast(
+        pa.schema([(f.name, pa.binary() if pa.types.is_string(f.type) else f.type) for f in t.schema])
+    ),
+    "float32": lambda t: t.set_column(4, "duration_s", t["duration_s"].cast(pa.float32())),
+    "decimal": lambda t: t.set_column(
+        4, "duration_s", pa.array([decimal.Decimal(str(v)) for v in t["duration_s"].to_pylist()])
+    ),
+    "text": lambda t: t.set_column(4, "duration_s", pa.array([str(v) for v in t["duration_s"].to_pylist()])),
+    "int": lambda t: t.set_column(4, "duration_s", pa.array([math.ceil(v) for v in t["duration_s"].to_pylist()])),
+    "duration": lambda t: t.set_column(
+        4, "duration_s", pa.array([int(v * 1000) for v in t["duration_s"].to_pylist()], pa.duration("ms"))
+    ),
+    "other names": lambda t: t.rename_columns(["tar", "member", "text", "lang", "duration"]).append_column(
+        "extra", t["language"]
+    ),
+    "no language": lambda t: t.drop_columns(["language"]),
+    "null language": lambda t: t.set_column(3, "language", pa.nulls(len(t))),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMN_TYPES)
+def test_columns_of_other_types_give_the_same_rows(built, tmp_path: Path, kind: str) -> None:
+    folder, rows, index = built
+    pq.write_table(COLUMN_TYPES[kind](pa.Table.from_pylist(rows)), tmp_path / "train.parquet")
+    (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.parquet").values()
+    assert ledger.rows_out == len(rows), ledger
+    if kind in ("large", "dictionary", "binary", "decimal", "text", "other names"):
+        assert files(tmp_path / "out") == files(folder / "out")
+    elif "language" in kind:
+        assert all(row["language"] is None for row in rows_of(tmp_path / "out/train/b_3_5.parquet"))
+
+
+@pytest.mark.parametrize("values", [["4.5", "abc", " 6 ", "nan", None], [True, False, True, True, None]])
+def test_durations_that_are_no_numbers(tmp_path: Path, values: list) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=6)
+    for row, value in zip(rows, [*values, values[0]], strict=True):
+        row["duration_s"] = value
+    if values[0] is True:
+        with pytest.raises(MillraceError, match="no train row is left"):
+            build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows))
+    else:
+        (ledger,) = build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)).values()
+        assert ledger.rejected == {"duration_not_numeric": 1, "duration_nan": 1, "duration_missing": 1}
+        assert ledger.rows_out == 3
+
+
+def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=5)
+    table = pa.Table.from_pylist(rows)
+    texts = [b"caf\xe9", *[text.encode() for text in table["transcript"].to_pylist()[1:]]]
+    bad = pa.array(texts, pa.binary())
+    pq.write_table(table.set_column(2, "transcript", bad), tmp_path / "bytes.parquet")
+    # The same column, declared as text by a writer that does not look.
+    declared = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
+    pq.write_table(table.set_column(2, "transcript", declared), tmp_path / "text.parquet")
+    for name in ("bytes", "text"):
+        (ledger,) = build_from(tmp_path / name, index, train=tmp_path / f"{name}.parquet").values()
+        assert ledger.rejected == {"text_not_utf8": 1} and ledger.rows_out == 4
+
+
+def test_nemo_jsonl(tmp_path: Path) -> None:
+    tars = [write_tar(tmp_path / f"audio_{shard}.tar", [f"a{shard}_{n}.wav" for n in range(5)]) for shard in range(2)]
+    index = index_of(tars, tmp_path / "index.parquet")
+    lines = [
+        json.dumps(
+            {"audio_filepath": f"a{shard}_{n}.wav", "duration": 1 + n, "text": f"t{n}", "shard_id": shard, "lang": "en"}
+        )
+        for shard in range(2)
+        for n in range(5)
+    ]
+    lines[3] = json.dumps(
+        {"audio_filepath": "./a0_3.wav", "duration": 4, "text": "t", "tar": "audio_0.tar", "offset": 2.5}
+    )
+    lines += [
+        "{broken",
+        "[1, 2]",
+        "",
+        json.dumps({"audio_filepath": "a0_3.wav", "duration": "4.0", "text": "\ud800", "shard_id": 0}),
+    ]
+    lines += [
+        json.dumps({"audio_filepath": "a0_3.wav", "duration": {"s": 4}, "text": "t", "shard_id": 0}),
+        json.dumps({"text": "no tar"}),
+    ]
+    (tmp_path / "train.jsonl").write_text("\ufeff" + "\n".join(lines))
+    (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl").values()
+    expected = (
+        "segment_of_member",
+        "json_damaged",
+        "not_an_object",
+        "duration_not_numeric",
+        "no_tar_path",
+    )
+    assert ledger.rejected == dict.fromkeys(expected, 1)
+    assert ledger.rows_out == 10
+    assert ledger.repaired == {"json_bom": 1, "json_surrogate": 1}
+    # One manifest per shard, without shard_id: the number is in the name.
+    (tmp_path / "manifest_1.json").write_text(json.dumps({"audio_filepath": "a1_0.wav", "duration": 2, "text": "t"}))
+    (ledger,) = build_from(tmp_path / "out2", index, train=tmp_path / "manifest_1.json").values()
+    assert ledger.rows_out == 1
+
+
+def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
+    index = speech_index(tmp_path)
+    manifests = speech_manifests(index, "", "human_transcript")
+    ledgers = {ledger.scope: ledger for ledger in buckets.build(manifests, None, tmp_path / "out", BucketChoices())}
+    assert {name: ledger.rows_in for name, ledger in ledgers.items()} == {"train": 7, "dev": 3, "test": 3}
+    assert ledgers["train"].rejected == {"empty_transcript": 1, "tar_not_indexed": 1}
+    rows = [
+        row for bucket in bucket_ids(SEED_EDGES) for row in rows_of(tmp_path / "out" / "train" / f"{bucket}.parquet")
+    ]
+    rows += rows_of(tmp_path / "out" / "dev.parquet") + rows_of(tmp_path / "out" / "test.parquet")
+    assert len(rows) == 11
+    for row in rows:
+        assert f":{row['tar_member_name']}:" in content(row).decode()
+        assert row["transcript"] == f"human {int(row['tar_member_name'][1:-5])}"
+    assert rejects(tmp_path / "out")[-1]["detail"] == "No such file or directory"

@@ -1,0 +1,127 @@
+"""The step itself: command lines as a person types them, and errors as a person reads them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.asr import build_bucket_manifests
+from tests.asr.bucket_corpus import corpus, files, rows_of, speech_index, write_manifest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(capfd: pytest.CaptureFixture, *arguments: object) -> tuple[int, str]:
+    """Exit code and what a person sees."""
+    code = build_bucket_manifests.main([str(argument) for argument in arguments])
+    return code, capfd.readouterr().err
+
+
+def test_as_a_command(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=10)
+    arguments = [
+        "--train",
+        write_manifest(tmp_path / "t.parquet", rows),
+        "--tar-index",
+        index,
+        "--output",
+        tmp_path / "out/bucket_config.json",
+    ]
+    command = [sys.executable, "-m", "scripts.asr.build_bucket_manifests", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train: 10 rows in, 10 out, 0 rejected" in done.stderr
+    assert "build_bucket_manifests" in build_bucket_manifests.make_parser().format_help()
+
+
+def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    rows, index = corpus(tmp_path, tars=3, members=40)
+    (tmp_path / "indices").mkdir()
+    index.rename(tmp_path / "indices" / "part-00000.parquet")
+    parts = [write_manifest(tmp_path / f"train-{number}.parquet", rows[number::2][:50]) for number in range(2)]
+    dev = write_manifest(tmp_path / "dev.parquet", [{**rows[-1], "transcript": " "}, rows[-2]])
+    common = ["--train", *parts, "--dev", dev, "--tar-index", tmp_path / "indices", "--max-error-fraction", "0.5"]
+    code, seen = run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")
+    assert code == 0, seen
+    assert "train: 100 rows in, 100 out, 0 rejected" in seen
+    assert "dev: 2 rows in, 1 out, 1 rejected; rejected: 1 empty_transcript" in seen
+    config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
+    assert [bucket["bucket_id"] for bucket in config["buckets"]][:2] == ["b_0_3", "b_3_5"]
+    assert sum(len(rows_of(tmp_path / "out" / bucket["path"])) for bucket in config["buckets"]) == 100
+    first = files(tmp_path / "out")
+    assert run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")[0] == 0
+    assert files(tmp_path / "out") == first
+
+    code, seen = run(
+        capfd, *common, "--output", tmp_path / "auto/bucket_config.json", "--edges", "auto", "--num-buckets", 3, "--over-max", "drop"
+    )
+    assert code == 0, seen
+    edges = json.loads((tmp_path / "auto" / "bucket_config.json").read_text())["edges"]
+    assert len(edges) == 4 and edges[0] == 0.0 and edges[-1] == 30.0
+    assert {path.name for path in (tmp_path / "auto" / "train").iterdir()} == {
+        f"b_{low:.10g}_{high:.10g}.parquet" for low, high in itertools.pairwise(edges)
+    }
+    assert run(capfd, *common, "--output", tmp_path / "own/bucket_config.json", "--edges", 0, 8, 20)[0] == 0
+    assert sorted(path.name for path in (tmp_path / "own" / "train").iterdir()) == ["b_0_8.parquet", "b_8_20.parquet"]
+
+
+def test_relative_tars_start_at_the_root(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    rows, index = corpus(tmp_path, tars=2, members=10)
+    relative = [{**row, "tar_path": str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows]
+    manifest = write_manifest(tmp_path / "train.parquet", relative)
+    common = ["--train", manifest, "--tar-index", index, "--output", tmp_path / "out/bucket_config.json"]
+    assert run(capfd, *common, "--tar-root", tmp_path)[0] == 0
+    code, seen = run(capfd, *common)
+    assert code == 1
+    assert "no train row is left of 20: {'tar_not_indexed': 20}" in seen and "Traceback" not in seen
+
+
+def test_the_speech_lanes_shards(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    index = speech_index(tmp_path)
+    code, seen = run(
+        capfd,
+        "--manifests",
+        index,
+        "--tar-root",
+        index.parent,
+        "--output",
+        tmp_path / "out/bucket_config.json",
+        "--speech-transcript",
+        "asr",
+        "--max-error-fraction",
+        "0.5",
+    )
+    assert code == 0, seen
+    assert {row["transcript"] for row in rows_of(tmp_path / "out" / "dev.parquet")} == {"asr 2", "asr 6", "asr 10"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no manifest was named"),
+        (["--train", "absent.parquet"], "absent.parquet: the manifest is not there"),
+        (["--manifests", "no/index.parquet"], "no/index.parquet: the manifest is not there"),
+        (["--manifests", "odd.parquet"], "odd.parquet: the name does not say which split this is"),
+        (["--train", "a.parquet", "--edges", "3", "1"], "rising"),
+        (["--train", "a.parquet", "--edges", "3", "x"], "rising"),
+        (["--train", "a.parquet", "--tar-index", "no.index"], "no tar index there"),
+    ],
+)
+def test_errors_are_one_line(
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    capfd: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, _ = corpus(tmp_path, tars=1, members=2)
+    write_manifest(tmp_path / "a.parquet", rows)
+    monkeypatch.chdir(tmp_path)
+    code, seen = run(capfd, *arguments, "--output", tmp_path / "out/bucket_config.json")
+    errors = [line for line in seen.splitlines() if " ERROR " in line]
+    assert code == 1 and len(errors) == 1 and message in errors[0] and "Traceback" not in seen
