@@ -1,0 +1,74 @@
+"""Bench of the batch planner on the seed's durations: rows per second, padding, useful work over ranks, peak RSS.
+
+python -m tests.bench.bench_planner --rows 5000000 --world-size 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+
+import numpy as np
+
+from scripts.asr.batch_cut import BatchBudget
+from scripts.asr.bucket_edges import bucket_of
+from scripts.asr.planner import plan_epoch, replan
+from tests.bench.bench_buckets import EDGES, seed_durations
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--world-size", type=int, default=8)
+    parser.add_argument("--budget", type=float, default=240.0, help="padded seconds per batch")
+    parser.add_argument("--epochs", type=int, default=3)
+    args = parser.parse_args()
+    durations = seed_durations(args.rows)
+    bucket = bucket_of(durations, EDGES)
+    buckets = [durations[bucket == number] for number in range(len(EDGES) - 1)]
+    del durations, bucket
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    for epoch in range(args.epochs):
+        started, cpu = time.perf_counter(), time.process_time()
+        plan = plan_epoch(buckets, BatchBudget(args.budget), 42, epoch, args.world_size)
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        stats = plan.stats()
+        line = {
+            name: stats[name] for name in ("rows", "steps", "padding", "useful_work", "split_batches", "filler_batches")
+        }
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(
+            json.dumps(
+                {
+                    **line,
+                    "rows_per_s": round(args.rows / seconds),
+                    "rows_per_cpu_s": round(args.rows / cpu),
+                    "rss_before_gb": round(before, 2),
+                    "peak_gb": round(peak, 2),
+                }
+            )
+        )
+    started = time.perf_counter()
+    rest = replan(plan, len(plan) // 3, args.world_size * 2)
+    print(
+        json.dumps(
+            {
+                "replan_s": round(time.perf_counter() - started, 2),
+                **{k: rest.stats()[k] for k in ("padding", "useful_work")},
+            }
+        )
+    )
+    started = time.perf_counter()
+    for step in range(10_000):
+        plan.batch(step % len(plan), 0)
+    print(
+        json.dumps(
+            {"batch_us": round((time.perf_counter() - started) * 100, 2), "rows": int(np.diff(plan.offsets).mean())}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
