@@ -41,7 +41,7 @@ dry-runs: $(VENV)/.test ## Dry-run every target under every profile
 	for profile in profiles/*/; do \
 	  for target in $$targets; do \
 	    echo "snakemake -n $$target, $$profile"; \
-	    $(SNAKEMAKE) --profile "$${profile%/}" --dry-run --quiet all -- "$$target"; \
+	    said=$$($(SNAKEMAKE) --profile "$${profile%/}" --dry-run -- "$$target" 2>&1) || { echo "$$said"; exit 1; }; \
 	  done; \
 	done
 

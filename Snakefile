@@ -10,6 +10,7 @@ configfile: "config.yaml"
 
 include: "rules/common.smk"
 include: "rules/speech.smk"
+include: "rules/asr.smk"
 
 
 report: "rules/report/workflow.rst"

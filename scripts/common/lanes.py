@@ -17,7 +17,7 @@ from scripts.common import run_lock
 from scripts.common.errors import MillraceError
 
 # Lanes in the order of the data: the name of rule file, script folder, config section and results folder.
-LANES = ("speech",)
+LANES = ("speech", "asr")
 
 
 def validate_config(config: dict, schemas: str | os.PathLike) -> dict:
@@ -132,6 +132,7 @@ class House:
     def __init__(self, config: dict, basedir: str | os.PathLike, is_main_process: bool) -> None:
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
         self._targets: dict[str, Callable[[], list[str]]] = {}
+        self._told_lock = False
         if is_main_process and (message := run_lock.clear_stale()):
             self._say(message)
 
@@ -151,7 +152,9 @@ class House:
         if not self.is_main_process or lane not in self.config["lanes"]:
             return load()
         if run_lock.is_held():
-            self._say(f"{lane}: a run holds the workflow's lock, so the partitions are shown as that run found them")
+            if not self._told_lock:
+                self._say("a run holds the workflow's lock, so the partitions are shown as that run found them")
+            self._told_lock = True
             return load()
         try:
             found = sync()

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests import corpora
+from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 from tests.workflow.workflow import ROOT, Job, Workflow
 
 
@@ -41,6 +42,10 @@ def jobs(rules: dict[str, dict]) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="session")
-def dry_run(fresh: Workflow) -> list[Job]:
-    """Everything, and the demo corpus, dry-run where nothing has been built."""
-    return fresh.dry("all", "speech_fetch_corpus")
+def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
+    """Everything, the demo corpus, and the ASR lane over foreign tars, dry-run where nothing has been built."""
+    folder = tmp_path_factory.mktemp("tars")
+    tar = write_tar(folder / "some tars/audio.tar", ["a.flac"])
+    write_manifest(folder / "train.parquet", [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))])
+    tars = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "."})
+    return fresh.dry("all", "speech_fetch_corpus") + tars.dry("asr_data")

@@ -87,7 +87,8 @@ def test_steps_and_config_have_the_same_defaults(lane):
             continue
         for action in importlib.import_module(f"scripts.{lane}.{path.stem}").make_parser()._actions:
             if action.dest in rules and not action.required and action.default is not None:
-                assert action.default == rules[action.dest]["default"], f"{path.name}: --{action.dest}"
+                default = action.default[0] if isinstance(action.default, list) and action.default else action.default
+                assert default == rules[action.dest]["default"], f"{path.name}: --{action.dest}"
                 compared += 1
     assert compared
 

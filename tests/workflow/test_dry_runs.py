@@ -24,13 +24,17 @@ SHARDS = {
     "speech_merge_shards": COUNTRIES,
     "speech_merge_index": 1,
 }
-EVERYTHING = MANIFESTS | SHARDS | {"speech_report_corpus": 1}
+SPEECH = MANIFESTS | SHARDS | {"speech_report_corpus": 1}
+ASR_DATA = SHARDS | {"asr_build_bucket_manifests": 1}
+EVERYTHING = SPEECH | ASR_DATA
 EXPECTED = {
     "all": EVERYTHING,
-    "speech": EVERYTHING,
+    "speech": SPEECH,
     "speech_manifest": MANIFESTS,
     "speech_shards": SHARDS,
     "speech_fetch_corpus": {"speech_fetch_corpus": 1},
+    "asr": ASR_DATA,
+    "asr_data": ASR_DATA,
 }
 
 
@@ -59,7 +63,7 @@ def test_the_default_target_is_everything(fresh: Workflow):
 
 def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Job]):
     assert all(job.reason for job in dry_run)
-    assert {job.wildcards.partition("=")[0] for job in dry_run} <= {"partition", "country", ""}
+    assert {job.wildcards.partition("=")[0] for job in dry_run} <= {"partition", "country", "tars", ""}
 
 
 def test_dry_runs_leave_nothing_but_partitions(fresh: Workflow, dry_run: list[Job]):

@@ -1,0 +1,113 @@
+"""The tars that manifests name, grouped into partitions; run while the workflow is parsed, so nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripts.common import atomic, jsonl, partitions
+from scripts.common.errors import MillraceError
+
+SPLITS = ("train", "dev", "test")
+SUFFIXES = (".parquet", ".jsonl")
+
+
+@dataclass
+class Settings:
+    """What of the lane's config decides on partitions. `partition_gb` is in 10^9 bytes of tar."""
+
+    source: str
+    manifest_dir: str
+    tar_root: str
+    tar_template: str
+    partition_gb: float
+
+
+@dataclass
+class Sources:
+    """What the rules need: manifests by split, partition ids. `message` is one line for the user, or empty."""
+
+    manifests: dict[str, str] = field(default_factory=dict)
+    partitions: list[str] = field(default_factory=list)
+    message: str = ""
+
+
+def load(folder: str | os.PathLike) -> Sources:
+    """The partitions as the last sync left them."""
+    try:
+        return Sources(**jsonl.read(Path(folder) / "index" / "partitions.json"))
+    except FileNotFoundError:
+        return Sources()
+
+
+def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
+    """Bring `folder`/<partition>.json in step with the tars that the manifests name, and return the partitions.
+
+    A partition holds path, size and mtime of tars of some `partition_gb` together; a tar never changes partition. A
+    tar that is not there has no size: it is listed by the index with the reason, and looked for again at every parse.
+    """
+    folder = Path(folder)
+    if settings.source != "manifests":
+        return Sources()
+    manifests = find_manifests(settings.manifest_dir)
+    if "train" not in manifests:
+        known = load(folder)
+        known.message = f"neither train.parquet nor train.jsonl in {settings.manifest_dir or 'asr.manifest_dir'}"
+        return known
+    cache = partitions.DigestCache(folder / "index" / "digests.json")
+    named: dict[str, None] = {}
+    for split, path in manifests.items():
+        reader = _TarLister(split, settings)
+        named.update(dict.fromkeys(cache.get(partitions.Stat.of(path), reader)))
+    # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
+    assignment = partitions.Assignment(folder / "index" / "assignment.jsonl", settings.partition_gb * 1e9)
+    tars = {path: _stat(path) for path in sorted(named)}
+    contents: dict[str, dict] = {}
+    for path, stat in tars.items():
+        placement = assignment.place(path, "tars", float(stat["size"] or 0))
+        name = f"tars-{placement.number:05d}"
+        contents.setdefault(name, {"id": name, "tars": []})["tars"].append(stat)
+    assignment.save()
+    partitions.sync_files(folder, contents)
+    cache.save()
+    found = Sources(manifests, sorted(contents))
+    index = {"manifests": found.manifests, "partitions": found.partitions}
+    atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
+    return found
+
+
+def find_manifests(folder: str) -> dict[str, str]:
+    """train, dev and test manifests in a folder. Raises MillraceError where a split has two."""
+    found: dict[str, str] = {}
+    for split in SPLITS:
+        paths = [path for suffix in SUFFIXES if (path := Path(folder) / f"{split}{suffix}").is_file()]
+        if len(paths) > 1:
+            raise MillraceError(
+                f"there are two manifests of {split}: {' and '.join(path.name for path in paths)}",
+                where=folder,
+                remedy="Keep one of them",
+            )
+        if paths and folder:
+            found[split] = str(paths[0])
+    return found
+
+
+class _TarLister:
+    """Reads which tars a manifest names; pyarrow is imported only when a manifest is new or has changed."""
+
+    def __init__(self, split: str, settings: Settings) -> None:
+        self.split, self.settings = split, settings
+
+    def __call__(self, path: str) -> list[str]:
+        from scripts.asr.asr_manifest import manifests_of
+
+        roots = (self.settings.tar_root, self.settings.tar_template)
+        return sorted({tar for found in manifests_of(self.split, [Path(path)], *roots) for tar in found.scan().tars})
+
+
+def _stat(path: str) -> dict:
+    try:
+        return partitions.Stat.of(path).as_dict()
+    except OSError:
+        return {"path": path, "size": None, "mtime_ns": None}

@@ -1,0 +1,104 @@
+"""The ASR lane's data on a folder of foreign tars, as its users run it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
+from tests.workflow.workflow import Workflow
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tars")
+    rows = []
+    for number in range(60):
+        members = [f"clips/u{number}_{k}.flac" for k in range(20)]
+        path = write_tar(folder / f"data/shard_{number:03d}/audio_16k.tar", members, dotted=number % 2 == 0)
+        rows += [
+            dict(zip(COLUMNS, (str(path), member, f"text {member}", "en", 1.0 + k), strict=True))
+            for k, member in enumerate(members)
+        ]
+    for split, chosen in {"train": rows[:1000], "dev": rows[1000:1100], "test": rows[1100:]}.items():
+        (folder / "manifests").mkdir(exist_ok=True)
+        write_manifest(folder / f"manifests/{split}.parquet", chosen)
+    section = {"source": "manifests", "manifest_dir": "manifests", "partition_gb": 0.0004}
+    workflow = Workflow(folder, lanes=["asr"], asr=section)
+    workflow.run("asr_data")
+    return workflow
+
+
+@pytest.fixture
+def workflow(built, tmp_path):
+    shutil.copytree(built.folder, tmp_path / "copy", copy_function=shutil.copy2)
+    # The manifests name the tars by absolute path: they stay where they are.
+    return Workflow(tmp_path / "copy", **built.config)
+
+
+def test_every_row_points_at_its_bytes(built):
+    config = json.loads((built.folder / "results/asr/buckets/bucket_config.json").read_bytes())
+    assert config["total_samples"] == 1000 and len(config["buckets"]) == 7
+    seen = 0
+    for bucket in config["buckets"]:
+        for row in pq.read_table(built.folder / "results/asr/buckets" / bucket["path"]).to_pylist():
+            with open(row["tar_path"], "rb") as tar:
+                tar.seek(row["offset"])
+                body = tar.read(row["size"]).decode()
+            assert row["tar_member_name"].removeprefix("./") in body.replace("./", "")
+            seen += 1
+    assert seen == 1000
+
+
+def test_nothing_is_pending_afterwards_and_touching_a_manifest_changes_no_partition(built):
+    assert built.dry("asr_data") == []
+
+
+def test_one_replaced_tar_makes_its_partition_and_the_buckets_pending(built):
+    path = built.folder / "data/shard_007/audio_16k.tar"
+    raw = path.read_bytes()
+    write_tar(path, [f"clips/u7_{k}.flac" for k in range(20)] + ["clips/one_more.flac"])
+    jobs = built.dry("asr_data")
+    assert sorted(job.rule for job in jobs) == ["asr_build_bucket_manifests", "asr_build_tar_indices"]
+    (index,) = [job for job in jobs if job.rule == "asr_build_tar_indices"]
+    partition = json.loads(
+        (built.folder / f"results/asr/partitions/{index.wildcards.removeprefix('tars=')}.json").read_bytes()
+    )
+    assert str(path) in [tar["path"] for tar in partition["tars"]]
+    path.write_bytes(raw)
+    built.run("asr_data")
+    assert built.dry("asr_data") == []
+
+
+def test_a_missing_and_a_cut_tar_are_rejects_with_reasons(workflow):
+    manifest = workflow.folder / "manifests/train.parquet"
+    rows = pq.read_table(manifest).to_pylist()
+    cut = workflow.folder / "data/cut.tar"
+    cut.write_bytes((workflow.folder / "data/shard_000/audio_16k.tar").read_bytes()[:5000])
+    for row in rows[:20]:
+        row["tar_path"] = str(cut)
+    rows += [{**rows[30], "tar_path": str(workflow.folder / "data/nowhere.tar")}]
+    write_manifest(manifest, rows)
+    workflow.run("asr_data")
+    ledger = json.loads((workflow.folder / "results/asr/buckets/ledger.json").read_bytes())
+    text = json.dumps(ledger)
+    assert "tar" in text
+    lines = (workflow.folder / "results/asr/buckets/rejects.jsonl").read_text().splitlines()
+    assert len(lines) >= 2 and any("nowhere.tar" in line for line in lines)
+
+
+def test_too_many_errors_fail_with_reasons(workflow):
+    manifest = workflow.folder / "manifests/train.parquet"
+    rows = pq.read_table(manifest).to_pylist()
+    for number, row in enumerate(rows[:300]):
+        row["tar_member_name"] = f"not/there_{number}.flac"
+    write_manifest(manifest, rows)
+    done = workflow.call("asr_data")
+    assert done.returncode != 0
+    log = (workflow.folder / "logs/asr/build_bucket_manifests/all.log").read_text()
+    assert "max_error_fraction" in log and "Traceback" not in log
