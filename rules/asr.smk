@@ -91,3 +91,24 @@ rule asr_build_bucket_manifests:
         " --edges {params.edges} --num-buckets {params.num_buckets} --last-edge {params.last_edge}"
         " --over-max {params.over_max} --seed {params.seed} --max-error-fraction {params.max_error_fraction}"
         " --threads {threads} --output {output.config} 2> {log}"
+
+
+rule asr_benchmark_readers:
+    """Measure our reader against the seed's, tarfile, webdataset and Lhotse on the lane's own tars (not part of all)."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+    output:
+        result="results/asr/benchmark/readers.json",
+        figure="results/asr/benchmark/readers.svg",
+    log:
+        "logs/asr/benchmark_readers/all.log",
+    benchmark:
+        "benchmarks/asr/benchmark_readers/all.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 2
+    resources:
+        mem_mb=6000,
+    shell:
+        "python -m scripts.asr.benchmark_readers --buckets {input.config} --workers {threads}"
+        " --output {output.result} --figure {output.figure} 2> {log}"

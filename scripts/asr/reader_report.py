@@ -1,0 +1,137 @@
+"""The reader benchmark for people: ratios, findings in words, a table and a figure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.asr.reader_benchmark import OURS, SEED, Result, Setting
+from scripts.common import atomic
+
+# What the project set itself: our rate over the reader's, at least.
+BARS = {
+    ("raw warm", SEED): 2.0,
+    ("raw cold", SEED): 2.5,
+    ("batches", SEED): 2.5,
+    ("batches", "webdataset"): 3.0,
+    ("batches", "lhotse"): 4.0,
+}
+_TITLES = {
+    "raw warm": "raw members, page cache warm",
+    "raw cold": "raw members, page cache cold",
+    "batches": "decoded padded batches, warm",
+}
+
+
+def report(setting: Setting, results: Sequence[Result], equal_samples: int) -> dict:
+    """A JSON-ready report: corpus, choices, a line per (kind, reader), and findings."""
+    corpus = setting.corpus
+    ours = {result.kind: result for result in results if result.reader == OURS}
+    return {
+        "corpus": {
+            "members": len(corpus.members),
+            "tars": len(corpus.tars),
+            "hours": round(corpus.hours, 3),
+            "mean_bytes": round(sum(member.size for member in corpus.members) / len(corpus.members)),
+        },
+        "choices": {
+            "workers": setting.workers,
+            "decode_threads": setting.decode_threads,
+            "batch_seconds": setting.batch_seconds,
+            "runs": setting.runs,
+            "raw_members": min(setting.raw_members, len(corpus.members)),
+            "cpus": len(os.sched_getaffinity(0)),
+        },
+        "bit_equal_samples": equal_samples,
+        "results": [_line(result, ours[result.kind]) for result in results],
+        "findings": findings(results),
+    }
+
+
+def _line(result: Result, ours: Result) -> dict:
+    bar = BARS.get((result.kind, result.reader))
+    ratio = ours.rate / result.rate if result.rate and ours.rate else None
+    return {
+        "kind": result.kind,
+        "reader": result.reader,
+        "order": result.order,
+        "members_per_second": round(result.rate, 1),
+        "runs": [round(rate, 1) for rate in result.rates],
+        "cpu_ms_per_member": round(result.cpu_ms, 4),
+        "ours_is_faster_by": round(ratio, 2) if ratio else None,
+        "ours_needs_less_cpu_by": round(result.cpu_ms / ours.cpu_ms, 2) if result.cpu_ms and ours.cpu_ms else None,
+        "bar": bar,
+        "bar_met": None if bar is None or not ratio else ratio >= bar,
+        "failed": result.failed,
+    }
+
+
+def findings(results: Sequence[Result]) -> list[str]:
+    """Sentences: who is fastest in each kind, and where streaming beats random access."""
+    sentences = []
+    for kind in dict.fromkeys(result.kind for result in results):
+        ran = [result for result in results if result.kind == kind and result.rate]
+        ours = next((result for result in ran if result.reader == OURS), None)
+        if ours is None:
+            sentences.append(f"{_TITLES[kind]}: {OURS} did not run")
+            continue
+        best = max(ran, key=lambda result: result.rate)
+        if best is ours:
+            sentences.append(f"{_TITLES[kind]}: {OURS} is the fastest ({ours.rate:,.0f} members/s, random order)")
+        for result in ran:
+            if result.order == "stream" and result.rate > ours.rate:
+                sentences.append(
+                    f"{_TITLES[kind]}: streaming wins. {result.reader} reads whole tars in their order at "
+                    f"{result.rate:,.0f} members/s, {result.rate / ours.rate:.2f} times {OURS} in random order; it "
+                    f"cannot choose its samples, so duration buckets and a global shuffle are not to be had that way"
+                )
+            elif result.order == "random" and result.rate > ours.rate:
+                sentences.append(f"{_TITLES[kind]}: {result.reader} is faster, {result.rate:,.0f} members/s")
+    sentences += [
+        f"{_TITLES[result.kind]}: {result.reader} did not run: {result.failed}" for result in results if result.failed
+    ]
+    return sentences
+
+
+def table(report: dict) -> str:
+    """The results as plain text."""
+    lines = [f"{'':30}{'reader':32}{'order':8}{'members/s':>12}{'CPU ms':>9}{'ours is':>9}  bar"]
+    for line in report["results"]:
+        rate = f"{line['members_per_second']:,.0f}" if line["members_per_second"] else "failed"
+        ratio = f"{line['ours_is_faster_by']:.2f}x" if line["ours_is_faster_by"] else ""
+        bar = "" if line["bar"] is None else f"  {line['bar']:g}x {'met' if line['bar_met'] else 'not met'}"
+        cpu = f"{line['cpu_ms_per_member']:.3f}"
+        lines.append(f"{_TITLES[line['kind']]:30}{line['reader']:32}{line['order']:8}{rate:>12}{cpu:>9}{ratio:>9}{bar}")
+    return "\n".join([*lines, *report["findings"]])
+
+
+def draw(report: dict, path: Path) -> None:
+    """Bars of the medians with the single runs as dots, one panel per kind, as SVG or PNG, without a date in it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "millrace", "font.size": 9})
+    kinds = list(dict.fromkeys(line["kind"] for line in report["results"]))
+    figure, panels = plt.subplots(1, len(kinds), figsize=(1 + 4 * len(kinds), 3.4), layout="constrained", squeeze=False)
+    for panel, kind in zip(panels[0], kinds, strict=True):
+        lines = [line for line in report["results"] if line["kind"] == kind][::-1]
+        names = [f"{line['reader']} ({line['order']})".replace(", ", ",\n") for line in lines]
+        colours = ["#0b6e99" if line["reader"] == OURS else "#b9c4cb" for line in lines]
+        rates = [line["members_per_second"] for line in lines]
+        panel.barh(names, rates, color=colours)
+        for place, line in enumerate(lines):
+            panel.plot(line["runs"], [place] * len(line["runs"]), ".", color="#333333", markersize=3)
+            ratio = line["ours_is_faster_by"]
+            note = "did not run" if line["failed"] else "" if line["reader"] == OURS else f"ours {ratio:.2f}x"
+            panel.annotate(note, (max([*line["runs"], 0]), place), (6, 0), textcoords="offset points", va="center")
+        panel.set_title(_TITLES[kind])
+        panel.set_xlabel("members/s (median of interleaved runs)")
+        panel.set_xlim(0, 1.25 * max([1.0, *(rate for line in lines for rate in line["runs"])]))
+        panel.spines[["top", "right"]].set_visible(False)
+    with atomic.replacing(path) as partial:
+        form = path.suffix.lstrip(".") or "svg"
+        figure.savefig(partial, format=form, metadata={"Date": None} if form == "svg" else None, dpi=150)
+    plt.close(figure)

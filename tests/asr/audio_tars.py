@@ -1,0 +1,103 @@
+"""Tars of generated audio with bucket parquets, as the bucket build writes them, for the tests of the reader."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import soundfile
+
+from scripts.asr.bucket_files import SCHEMA, write_tars
+from scripts.common import atomic
+
+RATE = 16_000
+
+
+def noise(samples: int, seed: int, channels: int = 1) -> np.ndarray:
+    """int16 noise below a tone, (samples, channels): no two clips are alike."""
+    rng = np.random.default_rng(seed)
+    tone = 6000 * np.sin(np.arange(samples) * (0.05 + 0.001 * (seed % 100)))
+    return (tone[:, None] + rng.integers(-3000, 3000, (samples, channels))).astype(np.int16)
+
+
+def encoded(samples: np.ndarray, container: str = "FLAC", subtype: str | None = None, rate: int = RATE) -> bytes:
+    """`samples` as a file of soundfile's `container`."""
+    sink = io.BytesIO()
+    soundfile.write(sink, samples, rate, format=container, subtype=subtype)
+    return sink.getvalue()
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> dict[str, tuple[int, int]]:
+    """Write a tar; return (offset, size) of its members."""
+    with tarfile.open(path, "w") as tar:
+        for name, raw in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(raw)
+            tar.addfile(entry, io.BytesIO(raw))
+    with tarfile.open(path) as tar:
+        return {entry.name: (entry.offset_data, entry.size) for entry in tar}
+
+
+def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]) -> Path:
+    """Bucket parquets with these rows (SCHEMA's names), tars.parquet and bucket_config.json in `folder`."""
+    (folder / "train").mkdir(parents=True, exist_ok=True)
+    for name, rows in buckets.items():
+        table = pa.Table.from_pylist(
+            rows,
+            schema=pa.schema([(f.name, f.type) for f in SCHEMA if f.name != "tar_path"] + [("tar_path", pa.string())]),
+        )
+        pq.write_table(table, folder / "train" / f"{name}.parquet", row_group_size=7, store_schema=False)
+    states = {str(tar): (tar.stat().st_size, tar.stat().st_mtime_ns) for tar in tars if tar.exists()}
+    write_tars(folder / "tars.parquet", [str(tar) for tar in tars], states)
+    named = [{"bucket_id": name, "path": f"train/{name}.parquet"} for name in buckets]
+    atomic.write_json(folder / "bucket_config.json", {"buckets": named, "splits": {}})
+    return folder
+
+
+def corpus(folder: Path, tars: int = 3, members: int = 8, replace: dict[str, bytes] | None = None) -> Path:
+    """`tars` tars of short FLAC and WAV clips and their buckets; `replace` puts other bytes in place of named members.
+
+    Row r of the concatenation is member `t<r % tars>_<r>`; even rows are in the first bucket, odd ones in the second,
+    so that row numbers are those of `row_names`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"t{number}.tar" for number in range(tars)]
+    contents: dict[Path, dict[str, bytes]] = {path: {} for path in paths}
+    rows = []
+    for number in range(tars * members):
+        path, name = paths[number % tars], f"t{number % tars}_{number}.{'wav' if number % 4 == 0 else 'flac'}"
+        samples = noise(1000 + 97 * number, number)
+        raw = encoded(samples, "WAV" if number % 4 == 0 else "FLAC")
+        contents[path][name] = (replace or {}).get(name, raw)
+        rows.append({"tar_path": str(path), "tar_member_name": name, "duration_s": len(samples) / RATE})
+    places = {path: write_tar(path, content) for path, content in contents.items()}
+    for number, row in enumerate(rows):
+        offset, size = places[Path(row["tar_path"])][row["tar_member_name"]]
+        row |= {
+            "offset": offset,
+            "size": size,
+            "transcript": f"text {number} ä",
+            "language": ["English", None][number % 2],
+        }
+        row["sample_id"] = (1 << 63) + number
+    return write_buckets(folder / "buckets", {"b_0_3": rows[::2], "b_3_5": rows[1::2]}, paths)
+
+
+class ListedPlan:
+    """A plan of given batches: `steps[step][rank]` is a list of row numbers."""
+
+    def __init__(self, steps: list[list[list[int]]]) -> None:
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        return np.array(self.steps[step][rank], dtype=np.int64)
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        return False
