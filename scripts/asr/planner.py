@@ -91,7 +91,8 @@ def resume(
     """
     spans = [(world, steps) for world, steps in spans if steps]
     plan = plan_epoch(durations, budgets, seed, epoch, spans[0][0] if spans else world_size, window)
-    for (_, steps), (world, _) in zip(spans, [*spans[1:], (world_size, 0)], strict=True):
+    worlds = [world for world, _ in spans[1:]] + [world_size]
+    for (_, steps), world in zip(spans, worlds, strict=False):
         if world != plan.world_size:
             plan = replan(plan, steps, world)
     return plan
