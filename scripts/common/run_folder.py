@@ -1,4 +1,4 @@
-"""The folder of a training run: what it was trained with, so that a changed run does not go on from another's weights."""
+"""The folder of a training run: what it was trained with, so that a changed run never goes on from other weights."""
 
 from __future__ import annotations
 
