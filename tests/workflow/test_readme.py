@@ -31,7 +31,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
 @pytest.mark.e2e
 @pytest.mark.parametrize(("number", "split"), [(0, "train"), (1, "train"), (2, "test")])
 def test_snippets_read_every_segment(built: Workflow, number: int, split: str, tmp_path: Path):
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 4
     expected = pq.read_table(built.folder / "results/speech/index.parquet", filters=[("split", "=", split)])
     done = subprocess.run(
         [sys.executable, "-c", SNIPPETS[number]],
@@ -42,6 +42,18 @@ def test_snippets_read_every_segment(built: Workflow, number: int, split: str, t
     )
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == expected["key"].to_pylist() != []
+
+
+@pytest.mark.e2e
+def test_the_snippet_of_the_asr_lane_reads_the_training_rows(built: Workflow):
+    built.run("asr_data")
+    done = subprocess.run(
+        [sys.executable, "-c", SNIPPETS[3]], cwd=built.folder, env=built.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    index = pq.read_table(built.folder / "results/speech/index.parquet", filters=[("split", "=", "train")])
+    seen = [int(size) for line in done.stdout.splitlines() for size in re.findall(r"torch.Size\(\[(\d+),", line)]
+    assert sum(seen) == index.num_rows > 0
 
 
 @pytest.mark.e2e
@@ -76,9 +88,10 @@ def test_every_target_for_people_is_in_the_table(rules):
 
 
 def test_the_keys_it_explains_are_in_the_schema():
-    keys = yaml.safe_load((ROOT / "rules/schemas/speech.schema.yaml").read_text())["properties"]
+    schemas = [yaml.safe_load(path.read_text())["properties"] for path in (ROOT / "rules/schemas").glob("*.yaml")]
+    keys = {key for schema in schemas for key in schema}
     explained = set(re.findall(r"^- `([a-z_]+)`:", README, re.M))
-    assert explained and explained <= set(keys)
+    assert explained and explained <= keys
 
 
 def test_files_and_links_it_names_are_there():
