@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from scripts.asr.batch_slots import BatchSlots
 from scripts.asr.collate import BadSample, Batch
 from scripts.asr.dataset import Assignment, BucketedDataset, Plan
+from scripts.common import seeding
 from scripts.common.errors import MillraceError
 
 log = logging.getLogger("millrace")
@@ -113,7 +114,7 @@ class BatchLoader:
             "persistent_workers": True,
             "prefetch_factor": prefetch_batches,
             "multiprocessing_context": start_method,
-            "worker_init_fn": start_worker,
+            "worker_init_fn": seeding.start_worker,
         }
         self._guarded = _Guarded(dataset)
         self._loader = DataLoader(
@@ -197,11 +198,6 @@ class _Guarded(Dataset):
             return self.dataset.load(assignment, self.slots)
         except MillraceError as error:
             return Refusal(error.problem, error.where, error.remedy)
-
-
-def start_worker(number: int) -> None:
-    """Make a DataLoader worker single-threaded in torch: workers are the parallelism."""
-    torch.set_num_threads(1)
 
 
 def _unchanged(batch: Batch | Refusal) -> Batch | Refusal:

@@ -1,0 +1,52 @@
+"""Where a run is in its plan: enough to go on exactly, also with another number of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Position:
+    """`epoch` and `step` say what comes next: step `step` of the plan for `world_size` ranks.
+
+    A step of the plan is one batch on every rank; `optimizer_step` counts updates of the weights. When ranks come or go
+    in the middle of an epoch, the rest of it is planned anew: `spans` holds (world size, steps done) of the plans
+    before, `step` begins again at 0. `samples` counts the whole run, `epoch_samples` this epoch; `history` says from
+    which optimiser step on there were how many ranks; `seconds` is the time spent in steps.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    world_size: int = 1
+    spans: tuple[tuple[int, int], ...] = ()
+    optimizer_step: int = 0
+    samples: int = 0
+    epoch_samples: int = 0
+    history: tuple[tuple[int, int], ...] = ()
+    seconds: float = 0.0
+
+    def enter(self, world_size: int) -> None:
+        """Go on with `world_size` ranks."""
+        if world_size != self.world_size:
+            spans = [*self.spans, (self.world_size, self.step)] if self.step else list(self.spans)
+            self.step = 0
+            if spans and spans[-1][0] == world_size:
+                # Nothing was done in between: that plan goes on where it was left.
+                self.step = spans.pop()[1]
+            self.spans, self.world_size = tuple(spans), world_size
+        before = tuple(pair for pair in self.history if pair[0] < self.optimizer_step)
+        same = before and before[-1][1] == world_size
+        self.history = before if same else (*before, (self.optimizer_step, world_size))
+
+    def end_epoch(self) -> None:
+        """Go to the beginning of the next epoch."""
+        self.epoch, self.step, self.spans, self.epoch_samples = self.epoch + 1, 0, (), 0
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict) -> Position:
+        """The position that `as_dict` described (tuples may have become lists)."""
+        pairs = {name: tuple((int(a), int(b)) for a, b in value[name]) for name in ("spans", "history")}
+        return cls(**{**value, **pairs})
