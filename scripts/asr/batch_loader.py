@@ -127,6 +127,12 @@ class BatchLoader:
             **(several if workers else {}),
         )
 
+    def close(self) -> None:
+        """End the workers; iterating again starts new ones."""
+        iterator, self._loader._iterator = getattr(self._loader, "_iterator", None), None
+        if iterator is not None:
+            iterator._shutdown_workers()
+
     @property
     def plan(self) -> Plan | None:
         return self.dataset.plan

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import random
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,7 +109,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def start_worker(number: int) -> None:
-    """`worker_init_fn` of every DataLoader: one thread, seeded generators, deaf to stop signals.
+    """`worker_init_fn` of every DataLoader: one thread, seeded generators, deaf to others' stop signals.
 
     Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for which it needs its
     workers; it ends them itself, and they leave when it is gone.
@@ -118,4 +120,18 @@ def start_worker(number: int) -> None:
     # torch.initial_seed() of a worker is the loader's base seed plus the worker's number.
     seed_all(torch.initial_seed(), "worker", number, device=False)
     for stop in STOP_SIGNALS:
-        signal.signal(stop, signal.SIG_IGN)
+        signal.signal(stop, _unheard)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    threading.Thread(target=_obey, args=(os.getppid(),), daemon=True, name="stop signals").start()
+
+
+def _unheard(number: int, frame: object) -> None:
+    """For threads that were there before the signals were blocked."""
+
+
+def _obey(trainer: int) -> None:
+    """Leave when the trainer itself says so: a loader that is closed, or Python at its end, sends SIGTERM and waits."""
+    while True:
+        heard = signal.sigwaitinfo(STOP_SIGNALS)
+        if heard.si_signo == signal.SIGTERM and heard.si_pid == trainer:
+            os._exit(0)

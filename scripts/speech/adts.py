@@ -1,38 +1,65 @@
-"""ADTS, the bare AAC stream of broadcasters: where its chain of headers breaks."""
+"""ADTS and AC-3, the bare streams of broadcasters: where the chain of frame headers breaks."""
 
 from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Callable
 
 _RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350)
+_AC3_RATES = (48000, 44100, 32000)
+_AC3_KILOBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
 _SEARCHED = 65536
 
 
-def first_break(path: str) -> float:
-    """Seconds into an ADTS stream after which a header is not where the one before says; infinity where all are.
+def first_break(path: str, form: str) -> float:
+    """Seconds into an ADTS or AC-3 stream (FFmpeg's `form`) after which a header isn't where the one before says.
 
-    FFmpeg looks for the next header in silence, and what lies between is gone from the timeline without a trace. What
-    comes before the first header (a stream tapped in mid-frame) and behind the last (a tag) is no break.
+    Infinity where all are, and for other formats. FFmpeg looks for the next header in silence, and what lies between
+    is gone from the timeline without a trace. What comes before the first header (a stream tapped in mid-frame) and
+    behind the last (a tag) is no break.
     """
+    header = {"aac": _adts, "ac3": _ac3, "eac3": _ac3}.get(form)
+    if header is None:
+        return math.inf
     with open(path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw:
         at, size, seconds, last = _after_id3(raw), len(raw), 0.0, 0.0
-        at += max(0, _find_frame(raw[at : at + _SEARCHED]))
+        at += max(0, _find_frame(raw[at : at + _SEARCHED], header))
         while at + 7 <= size:
-            head = raw[at : at + 7]
-            length = _frame_length(head)
-            rate_index = head[2] >> 2 & 15
-            if head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or length < 7 or rate_index >= len(_RATES):
-                is_tail = at + _SEARCHED > size and _find_frame(raw[at:size]) < 0
+            facts = header(raw[at : at + 7])
+            if facts is None:
+                is_tail = at + _SEARCHED > size and _find_frame(raw[at:size], header) < 0
                 return math.inf if is_tail else max(0.0, seconds - last)
-            last = 1024 * ((head[6] & 3) + 1) / _RATES[rate_index]
+            length, last = facts
             seconds += last
             at += length
     return math.inf
 
 
-def _frame_length(head: bytes) -> int:
-    return (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+def _adts(head: bytes) -> tuple[int, float] | None:
+    """Bytes and seconds of the frame that a header begins; None where it is no header."""
+    length, rate_index = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5, head[2] >> 2 & 15
+    if head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or length < 7 or rate_index >= len(_RATES):
+        return None
+    return length, 1024 * ((head[6] & 3) + 1) / _RATES[rate_index]
+
+
+def _ac3(head: bytes) -> tuple[int, float] | None:
+    """As `_adts`, for AC-3 and E-AC-3 (ETSI TS 102 366, 4.4.1 and E.1.2). Frames of dependent streams take no time."""
+    version, code = head[5] >> 3, head[4] >> 6
+    if head[:2] != b"\x0b\x77" or version > 16:
+        return None
+    if version > 10:
+        length = 2 * (((head[2] & 7) << 8 | head[3]) + 1)
+        rate = _AC3_RATES[code] if code < 3 else _AC3_RATES[min(head[4] >> 4 & 3, 2)] // 2
+        blocks = (1, 2, 3, 6)[head[4] >> 4 & 3] if code < 3 else 6
+        independent = head[2] >> 6 != 1 and head[2] >> 3 & 7 == 0
+        return length, 256 * blocks / rate * independent
+    if code > 2 or (head[4] & 63) >> 1 >= len(_AC3_KILOBITS):
+        return None
+    kilobits = _AC3_KILOBITS[(head[4] & 63) >> 1]
+    words = kilobits * 96000 // _AC3_RATES[code] + (head[4] & 1 if code == 1 else 0)
+    return 2 * words, 1536 / (_AC3_RATES[code] >> max(0, version - 8))
 
 
 def _after_id3(raw: mmap.mmap) -> int:
@@ -42,12 +69,13 @@ def _after_id3(raw: mmap.mmap) -> int:
     return 10 + (head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9])
 
 
-def _find_frame(raw: bytes) -> int:
+def _find_frame(raw: bytes, header: Callable[[bytes], tuple[int, float] | None]) -> int:
     """Place of the first header that is followed by another one, or by the end; -1 where there is none."""
-    at = raw.find(b"\xff")
+    mark = b"\xff" if header is _adts else b"\x0b\x77"
+    at = raw.find(mark)
     while 0 <= at < len(raw) - 6:
-        length = _frame_length(raw[at : at + 7])
-        if raw[at + 1] & 0xF6 == 0xF0 and length >= 7 and raw[at + length : at + length + 1] in (b"\xff", b""):
+        facts = header(raw[at : at + 7])
+        if facts is not None and raw[at + facts[0] : at + facts[0] + 1] in (mark[:1], b""):
             return at
-        at = raw.find(b"\xff", at + 1)
+        at = raw.find(mark, at + 1)
     return -1

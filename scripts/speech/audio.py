@@ -173,7 +173,9 @@ def _cut_stream(
                 block = None
                 window.forget(start)
             if stream.lost_from is not None and stop > stream.lost_from:
-                problem = f"is damaged at {stream.lost_from / rate:.3f} s and has no time stamps, so that what follows"
+                problem = (
+                    f"is damaged at {stream.lost_from / rate:.3f} s and has no reliable time stamps there: what follows"
+                )
                 yield AudioError("audio_load", path, f"{problem} can't be placed: {span[0]:.3f} to {span[1]:.3f} s")
                 continue
             # Before the end is reached, all that counts is that the span does not pass what is decoded.

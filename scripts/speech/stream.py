@@ -4,8 +4,9 @@ The timeline of a recording is its decoded samples, one after the other, from th
 encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. Where the file's time stamps say that
 something is missing (lost packets, a damaged page, a pause) silence of that length is put in its place, so that what
 follows stays where it was; a hole longer than MAX_PAUSE_SECONDS is recorded in `holes`, and no span may touch it.
-Streams without stamps (MP3, ADTS) can't tell how much a damaged stretch has swallowed: `lost_from` is where it begins,
-and no span may pass it.
+Streams without stamps (MP3, ADTS, AC-3) can't tell how much a damaged stretch has swallowed, and stamps that step back
+contradict those before: `lost_from` is where that is, and no span may pass it. Of Matroska, Ogg and MPEG transport
+streams, what the file's own structure shows to be broken (see `damage`) is left out before it is decoded.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import struct
 from collections.abc import Iterator
 
 import av
 import numpy as np
 
 from scripts.speech import adts
+from scripts.speech.damage import breaks
 from scripts.speech.frames import DTYPES, FrameRun, silence_blocks
+from scripts.speech.packets import discarded, keeps_place, without_outliers
 from scripts.speech.recording import AudioError, head_of
 
 # A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is damage.
@@ -29,6 +31,8 @@ MAX_PAUSE_SECONDS = 0.5
 RESETTABLE = {"mpegts", "flv", "live_flv", "mpeg", "rtsp", "asf"}
 MAX_RESETTABLE_GAP = 10.0
 _MAX_UNSTATED_GAP = 60.0
+# In these a step back is no jitter: what isn't another recording joined on, which begins at 0, is there twice.
+_NEVER_BACK = {"flac", "flv", "live_flv", "asf"}
 # Containers whose stated duration can be held against their last packets; all others are measured packet by packet.
 _OTHERS_STATING = {"ogg", "flac", "wav", "w64", "aiff", "caf", "asf", "avi", "wv"}
 STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"} | _OTHERS_STATING
@@ -68,9 +72,14 @@ class StreamRecording:
         self.states_delay = False
         self._origin: float | None = None
         self._lost = False
+        self._pause = 0.0  # the newest gap
+        self._damaged = False  # a break of the file's structure lies behind us
+        self._resync = False  # and no frame has been placed since
         self.form = self.container.format.name
         self._stampless = self.form not in STATES_DURATION and self.form not in RESETTABLE
         self._gap_limit = self._stated_end()
+        self._breaks = breaks(self.path, self.form, self.stream.id)
+        self._position = 0
 
     def __enter__(self) -> StreamRecording:
         return self
@@ -143,7 +152,8 @@ class StreamRecording:
                     if packet.size == 0 and packet.pts is None:
                         flush = packet
                         continue
-                    yield packet
+                    if not self._is_lost(packet):
+                        yield packet
                 break
             except av.error.EOFError:
                 break
@@ -151,6 +161,20 @@ class StreamRecording:
                 self.errors += 1
         if flush is not None:
             yield flush
+
+    def _is_lost(self, packet: av.Packet) -> bool:
+        """Whether a packet lies where the file's structure is broken; notes that one break more has been passed."""
+        if packet.pos is not None:
+            self._position = max(self._position, packet.pos)
+        while self._breaks and self._breaks[0].start <= self._position:
+            self._damaged = self._resync = True
+            # What follows is placed from what came before; a recording without a beginning has no place at all.
+            self._lost = self._lost or not self._breaks[0].recovers or not self.frames_decoded
+            if self._position < self._breaks[0].stop:
+                self.errors += 1
+                return True
+            self._breaks.pop(0)
+        return False
 
     def note_first(self, packet: av.Packet) -> None:
         """Note where the timeline begins, should the packets that hold its first samples not decode."""
@@ -161,7 +185,7 @@ class StreamRecording:
 
     def _frames(self) -> Iterator[av.AudioFrame]:
         decode = self.codec.decode
-        for tried, packet in enumerate(self.packets(), 1):
+        for tried, packet in enumerate(without_outliers(self.packets()), 1):
             if tried == 1:
                 self.note_first(packet)
             try:
@@ -170,7 +194,7 @@ class StreamRecording:
                 return
             except (av.error.FFmpegError, ValueError):
                 self.errors += 1
-                self._lost = self._lost or (self._stampless and self.frames_decoded > 0 and not _keeps_place(packet))
+                self._lost = self._lost or (self._stampless and self.frames_decoded > 0 and not keeps_place(packet))
             if tried == _TRIAL_PACKETS and self.errors > self.frames_decoded:
                 return
 
@@ -185,7 +209,8 @@ class StreamRecording:
         done = 0  # samples placed on the timeline, those of `run` included
         after = 0.0  # time stamp at which the next frame is due
         scale = 0.0
-        breaks = adts.first_break(self.path) if self.form == "aac" else math.inf
+        last = 0.0  # seconds of the frame before
+        broken_at = adts.first_break(self.path, self.form)
         for frame in self._frames():
             n, rate = frame.samples, frame.sample_rate
             if n <= 0 or rate <= 0:
@@ -205,8 +230,7 @@ class StreamRecording:
             first = not self.frames_decoded
             self.frames_decoded += 1
             length = n / rate
-            if self.lost_from is None and (self._lost or (done + n) / self.sample_rate > breaks):
-                self.lost_from = min(done, round(breaks * self.sample_rate)) if breaks < math.inf else done
+            gap = 0.0
             if frame.pts is not None:
                 scale = scale or float(frame.time_base)
                 now = frame.pts * scale
@@ -214,19 +238,26 @@ class StreamRecording:
                     self._origin = after = now
                 elif first:
                     after = self._origin
+                overlong = self.codec_name == "opus" and last - length > 0.005
+                if overlong and abs(now - after + last - length) < 0.003:
+                    self._lost = True  # the packet before this one is damaged, and decodes to more than it held
+                early = max(now - after, now - self._origin - done / self.sample_rate)
+                if self.form == "mpegts" and not self._damaged and -1.0 <= early < -0.6 * length:
+                    continue  # a frame too many, as damage in a payload makes them: its place is taken
                 gap = self._gap(now, after, done / self.sample_rate, length)
-                if gap:
-                    silence = round(gap * self.sample_rate)
-                    if run.samples:
-                        yield from run.at_rate(self.sample_rate)
-                        run = FrameRun(name, rate, run.planar, run.channels)
-                    if gap > MAX_PAUSE_SECONDS:
-                        self.holes.append((done, done + silence))
-                    yield from silence_blocks(silence, self.sample_rate)
-                    done += silence
-                after = now + length
-            else:
-                after += length
+                after = now
+            after, last = after + length, length
+            if self.lost_from is None and (self._lost or (done + n) / self.sample_rate > broken_at):
+                self.lost_from = min(done, round(broken_at * self.sample_rate)) if broken_at < math.inf else done
+            if gap:
+                silence = round(gap * self.sample_rate)
+                if run.samples:
+                    yield from run.at_rate(self.sample_rate)
+                    run = FrameRun(name, rate, run.planar, run.channels)
+                if gap > MAX_PAUSE_SECONDS:
+                    self.holes.append((done, done + silence))
+                yield from silence_blocks(silence, self.sample_rate)
+                done += silence
             run.add(frame, dtype)
             done += n if rate == self.sample_rate else round(length * self.sample_rate)
             if run.samples >= rate * _BLOCK_SECONDS:
@@ -244,6 +275,8 @@ class StreamRecording:
         only jitter, or a clock that runs slowly away, insert nothing.
         """
         jump = now - due
+        if self._damaged:
+            return self._gap_behind_damage(jump, length)
         drift = now - self._origin - placed
         tolerance = max(0.005, 0.6 * length)
         if jump > tolerance and drift > tolerance:
@@ -251,22 +284,23 @@ class StreamRecording:
             resettable = self.form in RESETTABLE
             limit = MAX_RESETTABLE_GAP if resettable else _MAX_UNSTATED_GAP
             if gap <= limit or (self._gap_limit is not None and now - self._origin <= self._gap_limit):
+                self._pause = gap
                 return gap
             self._origin += gap
+        elif self.form in _NEVER_BACK and max(jump, drift) < -tolerance and now - self._origin > 1.0:
+            self._lost = True
+        elif self._pause > MAX_PAUSE_SECONDS and abs(jump + self._pause) < 0.1:
+            # Back to before a pause: it was none, and since when the stamps are right again is not known.
+            self._lost = True
         elif drift < -1.0:
             self._origin += drift
         return 0.0
 
-
-def _keeps_place(packet: av.Packet) -> bool:
-    """Whether an undecodable packet of a stream without stamps has swallowed no audio: a tag between joined files."""
-    raw = bytes(packet)[:8]
-    return raw[:3] in (b"ID3", b"TAG") or raw == b"APETAGEX"
-
-
-def discarded(packet: av.Packet) -> tuple[int, int]:
-    """Samples that the decoder takes off a packet's start and end (encoder delay and padding)."""
-    if not packet.has_sidedata("skip_samples"):
-        return 0, 0
-    raw = bytes(packet.get_sidedata("skip_samples"))
-    return struct.unpack("<II", raw[:8]) if len(raw) >= 8 else (0, 0)
+    def _gap_behind_damage(self, jump: float, length: float) -> float:
+        """As `_gap`, in a file whose structure is broken: its stamps are exact, or they are wrong."""
+        tolerance = 0.003 if self._resync else max(0.005, 0.6 * length)
+        limit = MAX_RESETTABLE_GAP if self.form in RESETTABLE else (self._gap_limit or _MAX_UNSTATED_GAP)
+        self._resync = False
+        if jump > limit or jump < -tolerance:
+            self._lost = True
+        return jump if tolerance < jump <= limit else 0.0

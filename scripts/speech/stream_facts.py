@@ -7,8 +7,9 @@ import struct
 
 import av
 
+from scripts.speech.packets import discarded
 from scripts.speech.recording import AudioInfo
-from scripts.speech.stream import MAX_RESETTABLE_GAP, RESETTABLE, STATES_DURATION, StreamRecording, discarded
+from scripts.speech.stream import MAX_RESETTABLE_GAP, RESETTABLE, STATES_DURATION, StreamRecording
 
 _DELAYED_CODECS = {"mp3", "mp2", "aac", "aac_latm"}
 _LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp", "truehd", "tak", "shorten", "wmalossless", "mp4als"}
