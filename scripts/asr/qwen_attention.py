@@ -1,0 +1,84 @@
+"""Qwen3-ASR's audio encoder for training: nothing computed on padding, no question to the device, few large kernels.
+
+The published module convolves padding too, asks the device for lengths clip by clip, and calls attention once for each
+window of each clip: 24 layers times hundreds of windows are thousands of small kernels a step. With lengths from the
+host and windows padded to the longest one, the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional as F
+from transformers.models.qwen3_asr.modeling_qwen3_asr import Qwen3ASRAudioAttention, is_flash_attention_requested
+
+
+class WindowedAttention(Qwen3ASRAudioAttention):
+    """The same weights and results; `max_seqlen` is the longest window, or else the device is asked for it."""
+
+    def forward(
+        self, hidden_states: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int | None = None, **kwargs: object
+    ) -> torch.Tensor:
+        if is_flash_attention_requested(self.config):
+            return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
+        count, device = hidden_states.shape[0], hidden_states.device
+        cu_seqlens = cu_seqlens.to(device, torch.int64)
+        lengths = cu_seqlens.diff()
+        windows = lengths.shape[0]
+        longest = max_seqlen or int(lengths.max())
+        window = torch.repeat_interleave(torch.arange(windows, device=device), lengths, output_size=count)
+        places = window * longest + torch.arange(count, device=device) - cu_seqlens[window]
+        projected = torch.cat([project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
+        padded = projected.new_zeros(windows * longest, projected.shape[-1]).index_copy(0, places, projected)
+        query, key, value = padded.view(windows, longest, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        inside = torch.arange(longest, device=device) < lengths[:, None]
+        found = F.scaled_dot_product_attention(query, key, value, inside[:, None, None], scale=self.scaling)
+        found = found.transpose(1, 2).reshape(windows * longest, -1).index_select(0, places)
+        return self.out_proj(found)
+
+
+def batch_windows(encoder: torch.nn.Module) -> None:
+    """Make the attention of a Qwen3ASREncoder take all windows at once."""
+    for layer in encoder.layers:
+        layer.self_attn.__class__ = WindowedAttention
+
+
+def encode(
+    encoder: torch.nn.Module,
+    mel: torch.Tensor,
+    chunks: torch.Tensor,
+    places: torch.Tensor,
+    window_ends: torch.Tensor,
+    longest: int,
+) -> torch.Tensor:
+    """What a Qwen3ASREncoder makes of mel (B, bins, L), L a multiple of its chunk: (audio tokens of the batch, width).
+
+    chunks, places: see `layout`; window_ends: the cumulative ends of the attention windows, of `longest` at most.
+    """
+    count, bins, width = mel.shape
+    chunk = 2 * encoder.n_window
+    pieces = mel.view(count, bins, width // chunk, chunk).transpose(1, 2).reshape(-1, 1, bins, chunk)
+    hidden = pieces.index_select(0, chunks)
+    for convolution in (encoder.conv2d1, encoder.conv2d2, encoder.conv2d3):
+        hidden = F.gelu(convolution(hidden))
+    hidden = encoder.conv_out(hidden.permute(0, 3, 1, 2).flatten(2))
+    hidden = hidden + encoder.positional_embedding.positional_embedding[: hidden.shape[1]].to(hidden.dtype)
+    hidden = hidden.flatten(0, 1).index_select(0, places)
+    for layer in encoder.layers:
+        hidden = layer(hidden, window_ends, max_seqlen=longest)[0]
+    return encoder.ln_post(hidden)
+
+
+def layout(
+    frames: Sequence[int], tokens: Sequence[int], chunk: int, width: int, per_chunk: int
+) -> tuple[list[int], list[int]]:
+    """Which chunks of a batch `width` frames wide hold sound, and where in these chunks' outputs its tokens are."""
+    chunks: list[int] = []
+    places: list[int] = []
+    for row, (count, heard) in enumerate(zip(frames, tokens, strict=True)):
+        first = len(chunks) * per_chunk
+        chunks += range(row * (width // chunk), row * (width // chunk) + -(-count // chunk))
+        # Only a clip's last chunk has fewer tokens than it has room for, so a clip's tokens are one run.
+        places += range(first, first + heard)
+    return chunks, places
