@@ -1,0 +1,125 @@
+"""Folders of runs as train_model leaves them, with made-up figures, for the tests of the throughput report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from scripts.common import atomic, jsonl
+
+BUCKETS = {
+    # name: (hours, rows, longest seconds)
+    "b_0_3": (1.0, 1700, 3.0),
+    "b_3_5": (3.0, 2700, 5.0),
+    "b_5_7": (5.0, 3000, 7.0),
+    "b_7_10": (9.0, 3800, 10.0),
+    "b_10_15": (6.0, 1800, 15.0),
+}
+CPU = {"device": "cpu", "device_memory_bytes": None, "cpu": "Some CPU", "cores": 16.0, "torch": "2.13.0"}
+GPU = {**CPU, "device": "NVIDIA H200", "device_memory_bytes": 150_000_000_000}
+
+
+@dataclass
+class MadeUp:
+    """A run: `shares` of time by phase, `seconds` a step, `padding` of the audio."""
+
+    name: str
+    steps: int = 200
+    log_steps: int = 10
+    seconds: float = 0.2
+    padding: float = 0.02
+    shares: dict = field(default_factory=lambda: {"data_wait": 0.02, "forward": 0.38, "backward": 0.6})
+    mixed: bool = False
+    batch_seconds: float = 240.0
+    decode: float = 0.0
+    machine: dict = field(default_factory=lambda: dict(CPU))
+    gpu: float | None = None
+    loss: tuple[float, float] = (3.0, 1.0)
+    held_out: float | None = 1.2
+    finished: bool = True
+    failed: str | None = None
+    facts: dict = field(default_factory=dict)
+    seed: int = 0
+    omit: tuple[str, ...] = ()
+    recorded: bool = True
+    world_size: int = 1
+
+    def write(self, folder: Path) -> Path:
+        """Write it to folder / name; return that."""
+        run, rng = folder / self.name, np.random.default_rng(self.seed)
+        hours = np.array([bucket[0] for bucket in BUCKETS.values()])
+        steps, lines, rows = [], [], []
+        for step in range(1, self.steps + 1):
+            name = str(rng.choice(list(BUCKETS), p=hours / hours.sum()))
+            longest = 15.0 if self.mixed else BUCKETS[name][2]
+            batch = max(1, int(self.batch_seconds / longest))
+            padded = batch * longest * rng.uniform(0.97, 1.0)
+            audio = padded * (1 - self.padding * rng.uniform(0.8, 1.2))
+            seen = {other: [batch // 5, audio / 5] for other in BUCKETS} if self.mixed else {name: [batch, audio]}
+            rows.append(
+                {
+                    "step": step,
+                    "bucket": None if self.mixed else name,
+                    "batches": 1,
+                    "samples": batch,
+                    "planned": batch,
+                    "audio_seconds": audio,
+                    "padded_audio_seconds": padded,
+                    "buckets": seen,
+                    "seconds": self.seconds * rng.uniform(0.9, 1.1) * (5 if step == 1 else 1),
+                    "read_seconds": self.seconds * self.decode * 0.2,
+                    "decode_seconds": self.seconds * self.decode * 0.8,
+                    "peak_memory_bytes": int(1e9 + 3e7 * longest),
+                }
+            )
+            steps.append(rows[-1])
+            if step % self.log_steps == 0 or step == self.steps:
+                lines.append(self._line(step, steps))
+                steps = []
+        jsonl.write_lines(run / "metrics.jsonl", lines)
+        if self.recorded:
+            jsonl.write_lines(run / "steps.jsonl", rows)
+        if self.finished:
+            held = None if self.held_out is None else {"step": self.steps, "loss": self.held_out, "cer": 0.3}
+            summary = {"optimizer_steps": self.steps, "loss": self.loss[1], "last_evaluation": held}
+            atomic.write_json(run / "metrics.json", summary)
+        if self.recorded:
+            use = {"cpu": 0.83, "trainer_cpu": 0.6, "workers_cpu": 0.23, "gpu": self.gpu, "cores": 16.0}
+            facts = {"machine": self.machine, "use": use, "failed": self.failed, "completed": self.failed is None}
+            memory = "allocated on the GPU" if self.gpu else "resident set of the trainer"
+            facts |= {"model": "ctc", "precision": "32-true", "memory_is": memory, **self.facts}
+            atomic.write_json(run / "throughput.json", facts)
+        return run
+
+    def _line(self, step: int, steps: list[dict]) -> dict:
+        seconds = sum(row["seconds"] for row in steps)
+        sums = {name: sum(row[name] for row in steps) for name in ("samples", "audio_seconds", "padded_audio_seconds")}
+        sums |= {"tokens": sums["audio_seconds"] * 13, "padded_tokens": sums["padded_audio_seconds"] * 13.2}
+        sums |= {"flops": sums["audio_seconds"] * 9e9, "padded_flops": sums["padded_audio_seconds"] * 9.5e9}
+        sums = {name: value for name, value in sums.items() if name not in self.omit}
+        names = ("data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
+        part = step / self.steps
+        return {
+            "event": "train",
+            "step": step,
+            "epoch": 0,
+            "world_size": self.world_size,
+            "loss": self.loss[0] + (self.loss[1] - self.loss[0]) * part,
+            "weight": float(sums.get("samples", 1)),
+            "seconds": seconds,
+            "time_share": {name: self.shares.get(name, 0.0) for name in names},
+            "counts": sums,
+            "per_second": {name: value / seconds for name, value in sums.items()},
+            "padding": {
+                name: 1 - sums[name] / sums[f"padded_{name}"] for name in sums if sums.get(f"padded_{name}", 0) > 0
+            },
+        }
+
+
+def bucket_config(folder: Path) -> Path:
+    """A bucket_config.json with BUCKETS."""
+    named = [{"bucket_id": name, "hours": hours, "samples": rows} for name, (hours, rows, _) in BUCKETS.items()]
+    atomic.write_json(folder / "bucket_config.json", {"buckets": named})
+    return folder / "bucket_config.json"

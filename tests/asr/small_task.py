@@ -1,0 +1,61 @@
+"""A task of the training loop that learns next to nothing from real audio, for tests of what measures a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from scripts.asr.collate import Batch
+
+
+class Loudness(nn.Module):
+    """Two layers over the mean power of clips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.power = nn.Identity()
+        self.layers = nn.ModuleList([nn.Linear(1, 8), nn.Linear(8, 8)])
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, audio: torch.Tensor) -> torch.Tensor:
+        found = self.power(audio.square().mean(dim=1, keepdim=True))
+        for layer in self.layers:
+            found = torch.relu(layer(found))
+        return self.head(found).squeeze(1)
+
+
+class SmallTask:
+    """`make(epoch, start_step)` gives the batches, `steps` of them in an epoch."""
+
+    def __init__(self, make: Callable[[int, int], Iterable[Batch]], steps: int, held_out: float = 0.5) -> None:
+        self.make, self.steps, self.held_out = make, steps, held_out
+
+    def build_model(self) -> nn.Module:
+        return Loudness()
+
+    def steps_per_epoch(self, epoch: int, world_size: int, spans: tuple = ()) -> int:
+        return self.steps
+
+    def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: tuple = ()) -> Iterable[Batch]:
+        return self.make(epoch, start_step)
+
+    def batch_ids(self, batch: Batch) -> np.ndarray:
+        return batch.sample_ids
+
+    def training_step(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, float, Mapping[str, float]]:
+        seconds, padded = float(batch.lengths.sum()) / 16_000, batch.audio.numel() / 16_000
+        counts = {"audio_seconds": seconds, "padded_audio_seconds": padded}
+        return model(batch.audio).square().mean(), float(len(batch)), counts
+
+    def evaluate(self, model: nn.Module, fabric: Any) -> dict[str, float]:
+        return {"loss": self.held_out}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
