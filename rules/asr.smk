@@ -1,4 +1,4 @@
-# The ASR lane: any tars -> byte-offset index -> duration buckets.
+# The ASR lane: any tars -> byte-offset index -> duration buckets -> calibration -> training -> throughput report.
 from scripts.asr import sources as asr_sources
 from scripts.asr.inputs import PARTITIONS as ASR_PARTITIONS, AsrInputs
 
@@ -17,6 +17,8 @@ HOUSE.promise("asr", ASR.targets)
 
 wildcard_constraints:
     tars=r"tars-\d+",
+    bucket=r"b_[0-9._]+",
+    run=r"[A-Za-z0-9._-]+",
 
 
 # Targets for people
@@ -33,6 +35,27 @@ rule asr_data:
     """ASR lane up to the bucket parquets that training reads."""
     input:
         ASR.data,
+    localrule: True
+
+
+rule asr_calibrate:
+    """ASR lane: the largest batch of every bucket that trains within memory."""
+    input:
+        ASR.calibrate,
+    localrule: True
+
+
+rule asr_train:
+    """ASR lane: the runs of the config, and the throughput report."""
+    input:
+        ASR.train,
+    localrule: True
+
+
+rule asr_throughput:
+    """ASR lane: old against new, measured."""
+    input:
+        ASR.throughput,
     localrule: True
 
 
@@ -112,3 +135,123 @@ rule asr_benchmark_readers:
     shell:
         "python -m scripts.asr.benchmark_readers --buckets {input.config} --workers {threads}"
         " --output {output.result} --figure {output.figure} 2> {log}"
+
+
+rule asr_calibrate_bucket_bs:
+    """Find the largest batch of one bucket that trains within memory, and soak it."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+    output:
+        calibration="results/asr/calibration/buckets/{bucket}.json",
+    log:
+        "logs/asr/calibrate_bucket_bs/{bucket}.log",
+    benchmark:
+        "benchmarks/asr/calibrate_bucket_bs/{bucket}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 2
+    resources:
+        mem_mb=16000,
+        gpu=ASR.gpus,
+    params:
+        environment=ASR.environment,
+        arguments=ASR.calibration_arguments,
+    shell:
+        "{params.environment} python -m scripts.asr.calibrate_bucket_bs --bucket {wildcards.bucket}"
+        " --bucket-config {input.config:q} {params.arguments} --output {output.calibration:q} 2> {log:q}"
+
+
+rule asr_merge_calibration:
+    """Merge the calibrations of all buckets, with the memory model fitted to them."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+        calibrations=ASR.bucket_calibrations,
+    output:
+        calibration="results/asr/calibration/calibrated_bs.json",
+    log:
+        "logs/asr/merge_calibration/all.log",
+    benchmark:
+        "benchmarks/asr/merge_calibration/all.tsv"
+    conda:
+        "../envs/train.yaml"
+    resources:
+        mem_mb=2000,
+    shell:
+        "python -m scripts.asr.merge_calibration --bucket-config {input.config}"
+        " --calibrations {input.calibrations} --output {output.calibration} 2> {log}"
+
+
+rule asr_train_model:
+    """Train one run of the config; goes on from its last checkpoint."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+        calibration=ASR.calibration,
+    output:
+        metrics="results/asr/runs/{run}/metrics.json",
+    log:
+        "logs/asr/train_model/{run}.log",
+    benchmark:
+        "benchmarks/asr/train_model/{run}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: ASR.threads
+    resources:
+        mem_mb=16000,
+        gpu=ASR.gpus,
+    params:
+        environment=ASR.environment,
+        launcher=ASR.launcher,
+        arguments=ASR.run_arguments,
+    shell:
+        "{params.environment} python {params.launcher} scripts.asr.train_model --bucket_dir {input.config:q}"
+        " --bucket_config={input.calibration:q} {params.arguments} --metrics {output.metrics:q} 2> {log:q}"
+
+
+rule asr_report_throughput:
+    """Show old against new: rates, padding, memory, time by phase and bucket, and the success criteria."""
+    input:
+        buckets="results/asr/buckets/bucket_config.json",
+        bench=ASR.bench,
+        baseline="results/asr/runs/baseline/metrics.json",
+        ideal="results/asr/runs/ideal/metrics.json",
+        check="results/asr/runs/check/metrics.json",
+        profile="results/asr/runs/profile/metrics.json",
+    output:
+        summary=report(
+            "results/asr/report/throughput.html",
+            caption="report/asr_throughput.rst",
+            category="ASR training",
+            labels={"what": "Throughput, old against new"},
+        ),
+        comparison=report(
+            "results/asr/report/comparison.svg",
+            caption="report/asr_throughput_comparison.rst",
+            category="ASR training",
+            labels={"what": "Rates"},
+        ),
+        phases=report(
+            "results/asr/report/phases.svg",
+            caption="report/asr_throughput_phases.rst",
+            category="ASR training",
+            labels={"what": "Time by phase"},
+        ),
+        buckets_figure=report(
+            "results/asr/report/buckets.svg",
+            caption="report/asr_throughput_buckets.rst",
+            category="ASR training",
+            labels={"what": "Steps by bucket"},
+        ),
+        result="results/asr/report/throughput.json",
+    log:
+        "logs/asr/report_throughput/all.log",
+    benchmark:
+        "benchmarks/asr/report_throughput/all.tsv"
+    conda:
+        "../envs/train.yaml"
+    resources:
+        mem_mb=2000,
+    shell:
+        "python -m scripts.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
+        " --ideal {input.ideal} --check {input.check} --profile {input.profile} --buckets {input.buckets}"
+        " --summary {output.summary} --comparison {output.comparison} --phases {output.phases}"
+        " --buckets-figure {output.buckets_figure} --result {output.result} 2> {log}"

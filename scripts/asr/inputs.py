@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import shlex
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scripts.asr import sources
+from scripts.common import jsonl, ranks
+from scripts.common.errors import MillraceError
 
 PARTITIONS = "results/asr/partitions"
 BUCKETS = "results/asr/buckets/bucket_config.json"
+CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 
 
 class AsrInputs:
@@ -54,6 +59,109 @@ class AsrInputs:
         """The bucket parquets' config, when there are samples."""
         return [BUCKETS] if self.manifests() else []
 
+    def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
+        """The calibration of every bucket. With `edges: auto` buckets have names only once they are built."""
+        edges = self.section["edges"]
+        if edges == "auto":
+            try:
+                names = [bucket["bucket_id"] for bucket in jsonl.read(BUCKETS)["buckets"]]
+            except FileNotFoundError:
+                raise MillraceError(
+                    "with edges: auto the buckets must be built before they are calibrated",
+                    where="asr_calibrate",
+                    remedy="Run snakemake asr_data first",
+                ) from None
+        else:
+            from scripts.asr import bucket_edges
+
+            names = bucket_edges.bucket_ids(bucket_edges.SEED_EDGES if edges == "seed" else edges)
+        return [f"results/asr/calibration/buckets/{name}.json" for name in names]
+
+    def calibration(self, wildcards: Any = None) -> list[str]:
+        """The merged calibration that runs are trained with; none where `batch_seconds` counts."""
+        return [CALIBRATION] if self.section["calibration"]["enabled"] else []
+
+    def calibrate(self, wildcards: Any = None) -> list[str]:
+        """The merged calibration, whether runs use it or not."""
+        return [CALIBRATION] if self.data() else []
+
+    def calibration_arguments(self, wildcards: Any = None) -> str:
+        """The flags of calibrate_bucket_bs that the config decides."""
+        chosen = {name: value for name, value in self.section["calibration"].items() if name != "enabled"}
+        training = self.section["training"]
+        shared = ("precision", "gradient_checkpointing", "grad_acc", "max_bad_fraction")
+        chosen |= {name: training[name] for name in shared if name in training}
+        return flags({**self._model(), **chosen, "world_size": self.section["ranks"], "seed": self.section["seed"]})
+
+    def run_arguments(self, wildcards: Any) -> str:
+        """The flags of train_model for a run: the model, `training`, and what the run itself says."""
+        runs = {**self._measured_runs(), **self.section["runs"]}
+        name = wildcards.run.rpartition("_")[0] if wildcards.run.startswith("bench_") else wildcards.run
+        if name not in runs:
+            raise MillraceError(f"there is no run {wildcards.run!r}", remedy=f"asr.runs has {', '.join(runs)}")
+        chosen = {**self._model(), "seed": self.section["seed"], **self.section["training"], **(runs[name] or {})}
+        # Repeats of the benchmark differ in what they draw, or they would measure one draw many times.
+        chosen["seed"] += int(wildcards.run.rpartition("_")[2]) - 1 if wildcards.run.startswith("bench_") else 0
+        return flags(chosen)
+
+    def _model(self) -> dict[str, Any]:
+        section = self.section
+        return {"model": section["model_path"] or section["model"], "model_options": section["model_options"]}
+
+    def _measured_runs(self) -> dict[str, dict[str, Any]]:
+        """The runs behind the throughput report: nothing but their length and their loader differs."""
+        steps = self.section["throughput"]
+        bench = {"max_steps": steps["bench_steps"], "log_steps": max(1, steps["bench_steps"] // 10)}
+        bench |= {"save_steps": 0, "tensorboard": 0, "eval_at_start": 0, "eval_steps": 0, "eval_samples": 64}
+        return {
+            "check": {**bench, "max_steps": steps["check_steps"], "log_steps": max(1, steps["check_steps"] // 10)},
+            "bench": bench,
+            "ideal": {**bench, "loader": "ideal"},
+            "baseline": {**bench, "loader": "baseline"},
+            "profile": {**bench, "max_steps": steps["profile_steps"] + 4, "profile_steps": steps["profile_steps"]},
+        }
+
+    def environment(self, wildcards: Any = None) -> str:
+        """What is set before training's Python starts."""
+        return " ".join(f"{name}={value}" for name, value in ranks.ENVIRONMENT.items())
+
+    def launcher(self, wildcards: Any = None) -> str:
+        """What starts the ranks of a run on one machine."""
+        count = self.section["ranks"]
+        return "-m" if count == 1 else f"-m scripts.common.launch --standalone --nproc-per-node {count} -m"
+
+    def gpus(self, wildcards: Any = None) -> int:
+        """GPUs of a run: one a rank, unless it is to train on the CPU."""
+        return 0 if self.section["training"].get("device") == "cpu" else self.section["ranks"]
+
+    def threads(self, wildcards: Any = None) -> int:
+        """Threads of a run: each rank's own, and its workers."""
+        training = self.section["training"]
+        return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
+
+    def runs(self, wildcards: Any = None) -> list[str]:
+        """The metrics of all runs of the config."""
+        return [f"results/asr/runs/{run}/metrics.json" for run in self.section["runs"]] if self.data() else []
+
+    def bench(self, wildcards: Any = None) -> list[str]:
+        """The repeats of the benchmark."""
+        count = self.section["throughput"]["repeats"]
+        return [f"results/asr/runs/bench_{number}/metrics.json" for number in range(1, count + 1)]
+
+    def throughput(self, wildcards: Any = None) -> list[str]:
+        """The throughput report."""
+        return ["results/asr/report/throughput.html"] if self.data() else []
+
+    def train(self, wildcards: Any = None) -> list[str]:
+        """Runs, and the throughput report where the config has it among the lane's promises."""
+        return [*self.runs(), *(self.throughput() if self.section["throughput"]["enabled"] else [])]
+
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
-        return self.data()
+        return [*self.data(), *self.train()]
+
+
+def flags(chosen: Mapping[str, Any]) -> str:
+    """Command-line flags; values are quoted for the shell, objects written as JSON."""
+    texts = {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in chosen.items()}
+    return " ".join(f"--{name} {shlex.quote(text)}" for name, text in sorted(texts.items()))

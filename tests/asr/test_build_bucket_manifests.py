@@ -58,7 +58,18 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, capfd: pytest.Ca
     assert files(tmp_path / "out") == first
 
     code, seen = run(
-        capfd, *common, "--output", tmp_path / "auto/bucket_config.json", "--edges", "auto", "--num-buckets", 3, "--over-max", "drop"
+        capfd,
+        *common,
+        *(
+            "--output",
+            tmp_path / "auto/bucket_config.json",
+            "--edges",
+            "auto",
+            "--num-buckets",
+            3,
+            "--over-max",
+            "drop",
+        ),
     )
     assert code == 0, seen
     edges = json.loads((tmp_path / "auto" / "bucket_config.json").read_text())["edges"]

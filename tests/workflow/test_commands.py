@@ -22,6 +22,8 @@ FOUND_BY_THE_STEP = {
 def parse(command: str) -> tuple[str, dict]:
     """(module, parsed options) of `python -m <module> … 2> <log>`."""
     words = shlex.split(command)
+    while re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        del words[0]
     assert words[:2] == ["python", "-m"], command
     module, argv = words[2], words[3:]
     assert argv[-2] == "2>", command
@@ -63,7 +65,7 @@ def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict
         assert parser.description
         for action in parser._actions:
             assert action.help, f"{name}: {action.option_strings} has no help"
-            assert all(re.fullmatch(r"-h|--[a-z0-9]+(-[a-z0-9]+)*", text) for text in action.option_strings), name
+            assert all(re.fullmatch(r"-h|--[a-z0-9]+([-_][a-z0-9]+)*", text) for text in action.option_strings), name
 
 
 def test_a_printed_command_runs_when_pasted(fresh: Workflow, dry_run: list[Job]):

@@ -52,7 +52,7 @@ def test_schemas_are_valid_closed_explained_and_complete(lane):
         assert rule.get("description"), f"{lane}.{key} is not explained"
         assert "\n" not in rule["description"].strip()
         assert "default" in rule, f"{lane}.{key} has no default"
-        Draft202012Validator(rule).validate(rule["default"])
+        Draft202012Validator({**rule, "$defs": whole.get("$defs", {})}).validate(rule["default"])
 
 
 def test_the_config_that_is_shipped_is_valid_and_complete_where_it_overrides():
@@ -62,7 +62,9 @@ def test_the_config_that_is_shipped_is_valid_and_complete_where_it_overrides():
         assert set(CONFIG.get(lane, {})) <= set(schema(lane)["properties"])
         assert set(checked[lane]) == set(schema(lane)["properties"])
         for key, value in CONFIG.get(lane, {}).items():
-            assert checked[lane][key] == value
+            # Objects with keys of their own are filled up with the defaults of those.
+            whole = {**checked[lane][key], **value} if isinstance(value, dict) else value
+            assert checked[lane][key] == whole
 
 
 def test_a_missing_or_empty_section_is_its_defaults():
@@ -83,7 +85,7 @@ def test_steps_and_config_have_the_same_defaults(lane):
     rules = schema(lane)["properties"]
     compared = 0
     for path in sorted((ROOT / "scripts" / lane).glob("*.py")):
-        if "def make_parser" not in path.read_text():
+        if "def make_parser" not in path.read_text() or path.stem.startswith("benchmark_"):
             continue
         for action in importlib.import_module(f"scripts.{lane}.{path.stem}").make_parser()._actions:
             if action.dest in rules and not action.required and action.default is not None:

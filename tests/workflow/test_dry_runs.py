@@ -26,6 +26,9 @@ SHARDS = {
 }
 SPEECH = MANIFESTS | SHARDS | {"speech_report_corpus": 1}
 ASR_DATA = SHARDS | {"asr_build_bucket_manifests": 1}
+# check, bench_1, ideal, baseline and profile.
+ASR_THROUGHPUT = ASR_DATA | {"asr_train_model": 5, "asr_report_throughput": 1}
+ASR_CALIBRATE = ASR_DATA | {"asr_calibrate_bucket_bs": 7, "asr_merge_calibration": 1}
 EVERYTHING = SPEECH | ASR_DATA
 EXPECTED = {
     "all": EVERYTHING,
@@ -35,6 +38,10 @@ EXPECTED = {
     "speech_fetch_corpus": {"speech_fetch_corpus": 1},
     "asr": ASR_DATA,
     "asr_data": ASR_DATA,
+    "asr_calibrate": ASR_CALIBRATE,
+    # Without runs in the config there is nothing to train.
+    "asr_train": {},
+    "asr_throughput": ASR_THROUGHPUT,
 }
 
 
@@ -63,7 +70,7 @@ def test_the_default_target_is_everything(fresh: Workflow):
 
 def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Job]):
     assert all(job.reason for job in dry_run)
-    assert {job.wildcards.partition("=")[0] for job in dry_run} <= {"partition", "country", "tars", ""}
+    assert {job.wildcards.partition("=")[0] for job in dry_run} <= {"partition", "country", "tars", "bucket", "run", ""}
 
 
 def test_dry_runs_leave_nothing_but_partitions(fresh: Workflow, dry_run: list[Job]):

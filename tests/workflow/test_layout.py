@@ -100,7 +100,9 @@ def test_every_job_rule_is_named_like_its_step_log_benchmark_and_environment(job
         lane, _, step = name.partition("_")
         assert step.split("_")[0] in VERBS, f"{name}: {step.split('_')[0]} is none of the verbs"
         assert (ROOT / f"scripts/{lane}/{step}.py").is_file(), f"{name}: no scripts/{lane}/{step}.py"
-        assert re.match(rf"python -m scripts\.{lane}\.{step} ", rule["shell"]), name
+        # Training sets an environment, and may be started by torchrun.
+        start = r"(\{params\.environment\} )?python (-m|\{params\.launcher\})"
+        assert re.match(rf"{start} scripts\.{lane}\.{step} ", rule["shell"]), name
         assert len(rule["log"]) == 1 and rule["log"][0].startswith(f"logs/{lane}/{step}/"), (name, rule["log"])
         assert rule["log"][0].endswith(".log")
         assert rule["benchmark"], f"{name}: no benchmark"

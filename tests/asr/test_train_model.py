@@ -1,0 +1,163 @@
+"""Training on real tars, as the rule runs it: kills, ranks, resumes, and a run that is another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.asr.row_table import RowTable
+from tests.asr import audio_tars
+
+ROOT = Path(__file__).resolve().parents[2]
+# Small and quick; dropout on, so that the generators' state counts.
+MODEL = ["--model_options", '{"hidden": 16, "channels": 4}', "--batch_seconds", "0.6", "--lr", "1e-3"]
+COMMON = ["--log_steps", "1", "--save_steps", "2", "--log_ids", "1", "--tensorboard", "0", "--num_workers", "1"]
+
+
+@pytest.fixture(scope="module")
+def buckets(tmp_path_factory):
+    return audio_tars.corpus(tmp_path_factory.mktemp("train"), tars=3, members=20)
+
+
+def command(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[str]:
+    launcher = ["-m"]
+    if ranks > 1:
+        launcher = ["-m", "scripts.common.launch", "--standalone", "--nproc-per-node", str(ranks), "-m"]
+    step = [*launcher, "scripts.asr.train_model", "--bucket_dir", str(buckets), "--metrics", str(run / "metrics.json")]
+    return [sys.executable, *step, *MODEL, *COMMON, *more]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def train(buckets: Path, run: Path, *more: str, ranks: int = 1) -> dict:
+    done = subprocess.run(
+        command(buckets, run, *more, ranks=ranks), cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((run / "metrics.json").read_bytes())
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    return [(row["step"], row["loss"]) for row in rows if row["event"] == "train"]
+
+
+def ids(run: Path) -> Counter:
+    """Sample ids of the first epoch over all ranks."""
+    seen: Counter = Counter()
+    for path in run.glob("sample_ids.*.jsonl"):
+        for line in path.read_bytes().splitlines():
+            row = json.loads(line)
+            if row["epoch"] == 0:
+                seen.update(row["ids"])
+    return seen
+
+
+def all_ids(buckets: Path) -> set[int]:
+    table = RowTable.open(buckets)
+    return {row.sample_id for row in table.rows(np.arange(len(table)))}
+
+
+def kill_at(step: int, running: subprocess.Popen, run: Path, group: bool = True) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and running.poll() is None:
+        if (run / "metrics.jsonl").exists() and len(losses(run)) >= step:
+            break
+        time.sleep(0.02)
+    assert running.poll() is None, "it ended before it could be killed"
+    (os.killpg if group else os.kill)(running.pid, signal.SIGKILL)
+    running.wait()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(buckets, tmp_path_factory):
+    run = tmp_path_factory.mktemp("undisturbed")
+    return run, train(buckets, run, "--epochs", "2")
+
+
+def test_a_run_trains_evaluates_and_saves(undisturbed, buckets):
+    run, metrics = undisturbed
+    assert metrics["epochs"] == 2 and metrics["samples"] == 2 * len(all_ids(buckets))
+    assert ids(run) == Counter(all_ids(buckets))
+    assert (run / "model/config.json").exists() and (run / "throughput.json").exists()
+    steps = losses(run)
+    assert [step for step, _ in steps] == list(range(1, metrics["optimizer_steps"] + 1))
+
+
+def test_killed_and_resumed_it_is_the_same_run_bit_for_bit(undisturbed, buckets, tmp_path):
+    run, _ = undisturbed
+    for step in (3, 8):
+        arguments = command(buckets, tmp_path, "--epochs", "2")
+        running = subprocess.Popen(
+            arguments, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        kill_at(step, running, tmp_path)
+    train(buckets, tmp_path, "--epochs", "2")
+    assert losses(tmp_path) == losses(run) and ids(tmp_path) == ids(run)
+
+
+def test_three_ranks_see_every_sample_once_and_one_rank_takes_over(buckets, tmp_path):
+    running = subprocess.Popen(
+        command(buckets, tmp_path, "--epochs", "1", ranks=3),
+        cwd=ROOT,
+        env=environment(),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    kill_at(3, running, tmp_path)
+    metrics = train(buckets, tmp_path, "--epochs", "1", "--num_workers", "0")
+    assert [world for _, world in metrics["world_sizes"]] == [3, 1]
+    assert ids(tmp_path) == Counter(all_ids(buckets))
+
+
+def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
+    # The loop itself compares the weights of the ranks at the end, and fails where they differ.
+    metrics = train(buckets, tmp_path, "--epochs", "1", ranks=2)
+    assert metrics["ranks"] == 2 and ids(tmp_path) == Counter(all_ids(buckets))
+
+
+def test_a_changed_setting_begins_a_new_run_and_keeps_the_old(buckets, tmp_path):
+    train(buckets, tmp_path, "--max_steps", "2")
+    train(buckets, tmp_path, "--max_steps", "3")
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3], "a longer run goes on"
+    train(buckets, tmp_path, "--max_steps", "2", "--lr", "5e-4")
+    assert [step for step, _ in losses(tmp_path)] == [1, 2]
+    assert len(list((tmp_path / "previous").glob("*/checkpoints"))) == 1
+
+
+@pytest.mark.parametrize("loader", ["baseline", "ideal"])
+def test_the_loaders_to_compare_with_train_too(buckets, tmp_path, loader):
+    metrics = train(buckets, tmp_path, "--max_steps", "3", "--loader", loader)
+    assert metrics["loader"] == loader and metrics["optimizer_steps"] == 3
+    assert json.loads((tmp_path / "throughput.json").read_bytes())
+
+
+def test_a_profile_is_exported(buckets, tmp_path):
+    train(buckets, tmp_path, "--max_steps", "7", "--profile_steps", "2")
+    assert (tmp_path / "trace.json.gz").exists() and (tmp_path / "profile.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--model", "no/such"], "no/such"), (["--bucket_config", "none.json"], "asr_calibrate"), (["--lr", "-1"], "lr")],
+)
+def test_errors_are_one_line(buckets, tmp_path, arguments, message):
+    done = subprocess.run(
+        command(buckets, tmp_path, "--max_steps", "1", *arguments),
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
