@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.asr import baseline_loader, planner
+from scripts.asr import baseline_loader, memory_meter, planner
 from scripts.asr import model as models
 from scripts.asr.asr_model import AsrModel, Prepared
 from scripts.asr.baseline_loader import BaselineLoader, BaselinePlan
@@ -121,6 +121,9 @@ class AsrTask:
                 pin_memory=torch.cuda.is_available(),
                 prefetch_batches=options.prefetch_factor,
             )
+            if options.bucket_config and not torch.cuda.is_available():
+                # Batch sizes that were found within a limit of the host's memory hold only where freed memory goes back.
+                memory_meter.return_freed_memory()
         self._loader.plan, self._loader.start_step = plan, start_step
         return self.watch(IdealLoader(self._loader) if options.loader == "ideal" else self._loader)
 

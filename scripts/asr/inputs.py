@@ -60,7 +60,10 @@ class AsrInputs:
         return [BUCKETS] if self.manifests() else []
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
-        """The calibration of every bucket. With `edges: auto` buckets have names only once they are built."""
+        """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not fit.
+
+        With `edges: auto` buckets have names only once they are built.
+        """
         edges = self.section["edges"]
         if edges == "auto":
             try:
@@ -75,7 +78,7 @@ class AsrInputs:
             from scripts.asr import bucket_edges
 
             names = bucket_edges.bucket_ids(bucket_edges.SEED_EDGES if edges == "seed" else edges)
-        return [f"results/asr/calibration/buckets/{name}.json" for name in names]
+        return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
     def calibration(self, wildcards: Any = None) -> list[str]:
         """The merged calibration that runs are trained with; none where `batch_seconds` counts."""

@@ -1,0 +1,177 @@
+"""How much memory a training step takes at its peak, on a GPU and on the host, and a limit that ends it in order.
+
+GB are 2**30 bytes everywhere, as torch and nvidia-smi count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+from pathlib import Path
+from typing import Any, Protocol
+
+GB = 1 << 30
+# What a trial on the host may take above its limit before an allocation fails: enough to measure by how much it is
+# over, too little to harm the machine.
+_HARD = 1.5
+_HARD_ROOM = GB // 4
+_SHARE_OF_FREE = 0.8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+
+class Meter(Protocol):
+    def begin(self) -> None:
+        """Set-up is over: from here on steps are measured."""
+
+    def peak(self) -> int:
+        """Bytes at the highest point since the start of the process (host) or of the meter (GPU)."""
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-ready figures, in GB: peak_gb, step_peak_gb, fixed_gb and the device's own."""
+
+
+class HostMeter:
+    """Resident memory of this process. Its peak is the kernel's (VmHWM): nothing between two looks is missed."""
+
+    def __init__(self, limit_gb: float) -> None:
+        self.limit = int(limit_gb * GB)
+        self._before, self._fixed = 0, resident()
+
+    def begin(self) -> None:
+        return_freed_memory()
+        self._before = status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+        self._fixed = resident()
+        limit_allocations(max(int(self.limit * _HARD) - self._fixed, self.limit - self._fixed, 0) + _HARD_ROOM)
+
+    def peak(self) -> int:
+        return max(self._before, self._step_peak())
+
+    def facts(self) -> dict[str, Any]:
+        return {"peak_gb": self.peak() / GB, "step_peak_gb": self._step_peak() / GB, "fixed_gb": self._fixed / GB}
+
+    def _step_peak(self) -> int:
+        return status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class CudaMeter:
+    """What torch's allocator has reserved at its peak, plus what the device holds beside it (context, NCCL, others).
+
+    Reserved, not allocated, is what the device must have. The allocator may not reserve more than the limit: as on a
+    device of that size it then gives cached blocks back and tries again (`retries`), and may fail.
+    """
+
+    def __init__(self, limit_gb: float) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        self._cuda.init()
+        self.limit = int(limit_gb * GB)
+        self._total = self._cuda.mem_get_info()[1]
+        self._fixed = 0
+
+    def begin(self) -> None:
+        self._cuda.synchronize()
+        self._cuda.empty_cache()
+        room = self.limit - self._beside()
+        self._cuda.set_per_process_memory_fraction(min(max(room / self._total, 0.001), 1.0))
+        self._cuda.reset_peak_memory_stats()
+        self._fixed = self._cuda.memory_reserved() + self._beside()
+
+    def peak(self) -> int:
+        return self._cuda.max_memory_reserved() + self._beside()
+
+    def facts(self) -> dict[str, Any]:
+        self._cuda.synchronize()
+        return {
+            "peak_gb": self.peak() / GB,
+            "step_peak_gb": self.peak() / GB,
+            "fixed_gb": self._fixed / GB,
+            "allocated_gb": self._cuda.max_memory_allocated() / GB,
+            "beside_gb": self._beside() / GB,
+            "retries": self._cuda.memory_stats().get("num_alloc_retries", 0),
+        }
+
+    def _beside(self) -> int:
+        free, total = self._cuda.mem_get_info()
+        return max(0, total - free - self._cuda.memory_reserved())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory has run out, on the host or on a device (allocator, cuBLAS, cuDNN, NCCL)."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and says_out_of_memory(str(error))
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether a message or a log tells of an allocation that failed."""
+    signs = (
+        *("out of memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
+        *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation", "Unable to allocate"),
+    )
+    return any(sign in text for sign in signs)
+
+
+def status(name: str) -> int:
+    """Bytes of a field of /proc/self/status; 0 where there is none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def resident() -> int:
+    """Resident bytes of this process now."""
+    return status("VmRSS") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def limit_allocations(more: int) -> None:
+    """Let private memory of this process grow by `more` bytes at most, and never by most of what the machine has free.
+
+    Beyond, allocations fail as errors of Python or torch.
+    """
+    free = available()
+    room = min(more, int(free * _SHARE_OF_FREE)) if free else more
+    data = status("VmData")
+    if data:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (data + max(room, 0), resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def return_freed_memory() -> None:
+    """Have glibc give freed blocks back at once, so that resident memory is what is in use and repeats."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_ARENA_MAX, 1)
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 16)
+        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 16)
+        libc.malloc_trim(0)
+
+
+def available() -> int:
+    """Bytes that the machine has available, 0 if unknown."""
+    return _memory_of_machine("MemAvailable")
+
+
+def host_memory() -> int:
+    """Bytes of memory of this machine or of its container, the smaller; 0 if unknown."""
+    sizes = [_memory_of_machine("MemTotal")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            sizes.append(int(Path(path).read_text()))
+    return min((size for size in sizes if size), default=0)
+
+
+def _memory_of_machine(name: str) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0

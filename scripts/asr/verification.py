@@ -1,0 +1,63 @@
+"""A soak of all buckets at their calibrated sizes, on all ranks of a run: what one device leaves open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scripts.asr.bucket_calibration import Choices
+from scripts.common import atomic
+from scripts.common.cli import log
+from scripts.common.errors import MillraceError
+
+
+def verify(choices: Choices, calibrated: Path | None, output: Path) -> dict[str, Any]:
+    """Run the soak of `calibrated` on this rank, and on rank 0 write `output`: peak and steps of every rank.
+
+    Raises MillraceError, on every rank, where any rank went out of memory or above the limit.
+    """
+    from scripts.asr import trial
+    from scripts.asr.asr_task import AsrTask, TrainOptions
+    from scripts.asr.trial_steps import TrialSteps
+    from scripts.common.loop_settings import LoopSettings
+
+    if calibrated is None:
+        raise MillraceError("--mode verify_all needs --calibrated", remedy="Name the merged calibrated_bs.json")
+    device = trial.device_facts(choices.device)
+    limit = choices.limit_gb(device)
+    task = AsrTask(TrainOptions(**choices.options, bucket_config=str(calibrated)))
+    steps = TrialSteps(task, LoopSettings(**choices.settings(device["kind"])), limit)
+    answer = trial.soak(task, steps, {"bucket": None, "steps": max(choices.soak_steps, 1)})
+    peak = answer.get("peak_gb")
+    problem = ""
+    if answer["oom"] or peak > limit:
+        at = answer["heaviest"]
+        problem = f"out of memory: {answer['message']}" if answer["oom"] else f"{peak:.3f} GB of {limit:.3f} GB"
+        problem = f"rank {steps.rank}, step {at['step']} ({at['rows']} rows of {at['seconds']:.2f} s): {problem}"
+        if answer["oom"] and steps.world_size > 1:
+            # The others wait in the middle of a step: they end when this rank's sockets close.
+            raise MillraceError(problem, where=str(calibrated), remedy=_LOWER)
+    ranks = _gathered({"rank": steps.rank, "problem": problem, **answer}, steps.world_size)
+    if problems := [rank["problem"] for rank in ranks if rank["problem"]]:
+        raise MillraceError("; ".join(problems), where=str(calibrated), remedy=_LOWER)
+    found = {
+        "device": device["name"],
+        "limit_gb": limit,
+        "world_size": steps.world_size,
+        "steps": answer["steps"],
+        "peak_memory_gb": max(rank["peak_gb"] for rank in ranks),
+        "ranks": ranks,
+    }
+    if steps.rank == 0:
+        atomic.write_json(output, found)
+        log.info("%d ranks, %d steps: peak %.3f GB", steps.world_size, found["steps"], found["peak_memory_gb"])
+    return found
+
+
+_LOWER = "Calibrate with --world-size as here and a lower --max_memory_gb, and merge again"
+
+
+def _gathered(value: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
+    from scripts.common.ranks import Exchange
+
+    return Exchange(world_size).gathered(value)

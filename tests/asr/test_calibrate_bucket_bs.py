@@ -1,0 +1,168 @@
+"""The calibration of buckets as it is run: a real model within a real limit, resumed, estimated, verified on ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.asr import calibrate_bucket_bs, merge_calibration
+from scripts.asr.fresh_process import ROOT, ask
+from tests.asr import calibration_corpus as corpus
+
+SOAK_STEPS = 200
+MODEL = ["--model_options", json.dumps(corpus.MODEL_OPTIONS), "--device", "cpu"]
+
+
+class Calibrated:
+    """A corpus, the limit that leaves room for some rows of it, and the calibration of its bucket b_0_1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = corpus.write(folder, {"b_0_1": (150, 0.95, 1.0), "b_1_2": (60, 1.9, 2.0)})
+        few = ask(corpus.request(self.config, "b_0_1", "worst", 8.0, 8, 2))
+        # Relative to what Python and torch take on this machine: room for some twenty more rows.
+        self.limit = few["step_peak_gb"] + 0.018
+        self.code = calibrate_bucket_bs.main(self.flags("b_0_1", SOAK_STEPS, start=24))
+        self.bytes = self.output("b_0_1").read_bytes() if self.code == 0 else b""
+        self.found = json.loads(self.bytes or "{}")
+
+    def output(self, bucket: str) -> Path:
+        return self.folder / "calibration" / f"{bucket}.json"
+
+    def flags(self, bucket: str, soak: int, start: int = 8, limit: float | None = None) -> list[str]:
+        return [
+            *("--bucket", bucket, "--bucket-config", str(self.config), "--output", str(self.output(bucket))),
+            *("--max_memory_gb", repr(limit or self.limit), "--start_bs", str(start), "--steps", "2"),
+            *("--soak-steps", str(soak), *MODEL),
+        ]
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
+    return Calibrated(tmp_path_factory.mktemp("calibration"))
+
+
+def test_the_batch_stays_within_the_limit_for_a_whole_soak_and_a_quarter_more_does_not(calibrated):
+    assert calibrated.code == 0
+    found, limit = calibrated.found, calibrated.limit
+    assert found["measured"] is True and found["limited_by"] in ("memory", "soak")
+    assert found["soak"]["steps"] >= SOAK_STEPS and not found["soak"]["oom"]
+    assert found["soak"]["peak_gb"] <= limit
+    assert 8 < found["batch_size"] < 150
+    assert all(entry["why"] and entry["batch_size"] > found["batch_size"] for entry in found["backed_off"])
+    more = math.ceil(1.25 * found["batch_size"])
+    over = ask(corpus.request(calibrated.config, "b_0_1", "soak", limit, more, 20))
+    assert over["oom"] or over["peak_gb"] > limit
+    worst = ask(corpus.request(calibrated.config, "b_0_1", "worst", limit, more, 2))
+    assert worst["oom"] or worst["peak_gb"] > limit
+
+
+def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, capfd):
+    """The second bucket is killed in its first trials; then all are run again, as a restarted workflow would."""
+    before = calibrated.output("b_0_1").stat().st_mtime_ns
+    command = [sys.executable, "-m", "scripts.asr.calibrate_bucket_bs", *calibrated.flags("b_1_2", 2), "--max_bs", "12"]
+    killed = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert "rows: " in killed.stderr.readline()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    killed.stderr.close()
+    assert not calibrated.output("b_1_2").exists()
+    capfd.readouterr()
+    for bucket, soak, more in (("b_0_1", SOAK_STEPS, []), ("b_1_2", 2, ["--max_bs", "12"])):
+        assert calibrate_bucket_bs.main([*calibrated.flags(bucket, soak), *more]) == 0
+    told = capfd.readouterr().err.splitlines()
+    kept = next(at for at, line in enumerate(told) if "b_0_1 (kept)" in line)
+    assert not any("rows: " in line.split(")", 1)[-1] and "peak" in line for line in told[:kept])
+    assert any("b_1_2 (measured)" in line for line in told[kept:])
+    assert calibrated.output("b_0_1").read_bytes() == calibrated.bytes
+    assert calibrated.output("b_0_1").stat().st_mtime_ns == before
+    assert json.loads(calibrated.output("b_1_2").read_text())["batch_size"] <= 12
+    # Calibrated with another soak, the two do not belong together.
+    flags = ["--bucket-config", str(calibrated.config), "--output", str(calibrated.folder / "all.json")]
+    paths = [str(calibrated.output(bucket)) for bucket in ("b_0_1", "b_1_2")]
+    assert merge_calibration.main([*flags, "--calibrations", *paths]) == 1
+    assert "another soak_steps" in capfd.readouterr().err
+
+
+def estimate(config: Path, output: Path, *more: str) -> int:
+    flags = ["--bucket-config", str(config), "--output", str(output), "--device", "h200", "--model_options"]
+    flags += [json.dumps(corpus.MODEL_OPTIONS), "--start_bs", "8", *more]
+    return calibrate_bucket_bs.main(flags)
+
+
+def test_a_device_that_is_not_here_is_estimated_and_a_new_key_estimates_again(tmp_path, capfd):
+    config, output = corpus.write(tmp_path, {"b_0_1": (9, 0.9, 1.0)}), tmp_path / "b_0_1.json"
+    assert estimate(config, output, "--bucket", "b_0_1", "--max_memory_gb", "130") == 0
+    found = json.loads(output.read_text())
+    assert found["measured"] is False and found["key"]["device"] == "h200" and found["soak"] is None
+    assert (found["batch_size"], found["limited_by"]) == (9, "rows")
+    peaks = [trial["peak_gb"] for trial in found["trials"]]
+    assert peaks == sorted(peaks) and peaks[0] < peaks[-1] < 1
+    for gone in (False, True):  # Snakemake removes outputs before it makes them anew
+        before = output.read_bytes()
+        if gone:
+            output.unlink()
+        assert estimate(config, output, "--bucket", "b_0_1", "--max_memory_gb", "130") == 0
+        assert "(kept)" in capfd.readouterr().err
+        assert output.read_bytes() == before
+    tight = (peaks[0] + peaks[-1]) / 2
+    assert estimate(config, output, "--bucket", "b_0_1", "--max_memory_gb", repr(tight)) == 0
+    told = capfd.readouterr().err
+    assert "limit_gb changed" in told and "limited by memory" in told
+    assert json.loads(output.read_text())["batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--bucket", "b_9"], "there is no bucket 'b_9'"),
+        (["--bucket", "b_0_1", "--device", "tpu"], "the memory of a device 'tpu' is not known"),
+        (["--bucket", "b_0_1", "--max_memory_gb", "200"], "200 GB is more than h200 has"),
+        (["--bucket", "b_0_1", "--max_memory_gb", "-1"], "max_memory_gb must be"),
+        (["--bucket", "b_0_1", "--steps", "1"], "steps must be at least 2"),
+        (["--bucket", "b_0_1", "--min_bs", "5000"], "min_bs must be at most max_bs"),
+        (["--bucket", "b_0_1", "--model_path", "/nowhere"], "nowhere"),
+        (["--bucket", "b_0_1", "--max_memory_gb", "0.1"], "a batch of 1 does not fit"),
+        (["--mode", "verify_all"], "needs --calibrated"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(tmp_path, capfd, flags, message):
+    config = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3)})
+    assert estimate(config, tmp_path / "out.json", *flags) == 1
+    told = capfd.readouterr().err
+    assert message in told and "Traceback" not in told
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_bucket_without_rows_is_no_error(tmp_path, capfd):
+    """The rules know the buckets by their edges, before anything is in them."""
+    config, output = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3), "b_1_2": (0, 1, 2)}), tmp_path / "b_1_2.json"
+    assert estimate(config, output, "--bucket", "b_1_2") == 0
+    assert "b_1_2 has no rows" in capfd.readouterr().err
+    assert json.loads(output.read_text()) == {"bucket": "b_1_2", "empty": True}
+
+
+def test_verify_all_soaks_every_bucket_on_all_ranks(tmp_path):
+    config = corpus.write(tmp_path, {"b_0_1": (24, 0.2, 0.3), "b_1_2": (24, 0.4, 0.5)})
+    calibrated, output = tmp_path / "calibrated_bs.json", tmp_path / "verified.json"
+    calibrated.write_text(json.dumps({"b_0_1": {"batch_size": 4}, "b_1_2": {"batch_size": 3}}))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    command += ["scripts.asr.calibrate_bucket_bs", "--mode", "verify_all", "--bucket-config", str(config), *MODEL]
+    command += ["--calibrated", str(calibrated), "--soak-steps", "6", "--output", str(output), "--max_memory_gb"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    for limit, code in (("0.1", 1), ("2", 0)):
+        found = subprocess.run([*command, limit], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert found.returncode == code, found.stderr[-3000:]
+        assert output.exists() is (code == 0)
+        if code:
+            assert "GB of 0.100 GB" in found.stderr
+    verified = json.loads(output.read_text())
+    assert verified["world_size"] == 2 and [rank["rank"] for rank in verified["ranks"]] == [0, 1]
+    assert verified["steps"] in (6, 7, 8) and 0.1 < verified["peak_memory_gb"] < 2

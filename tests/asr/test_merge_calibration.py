@@ -1,0 +1,146 @@
+"""calibrated_bs.json from the files of the buckets: order, model, budgets that the planner takes, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.asr import merge_calibration, planner
+from scripts.asr.budgets import read_budgets
+from scripts.asr.memory_model import MemoryModel
+from scripts.common import atomic
+from tests.asr import audio_tars
+
+TRUE = MemoryModel(31.0, 0.055, 0.0011, 0.0004)
+BUCKETS = {"b_0_3": (0.5, 2.9, 60), "b_7_10": (7.0, 9.9, 170), "b_20_30": (20.0, 29.8, 420), "b_30_inf": None}
+KEY = {"device": "NVIDIA H200", "limit_gb": 130.0, "model": "abc", "torch": "2.13.0"}
+
+
+def buckets(folder: Path) -> Path:
+    rows = {
+        name: [
+            {"tar_path": "a.tar", "tar_member_name": f"{n}.flac", "offset": 0, "size": 1, "transcript": "x"}
+            | {"duration_s": seconds, "sample_id": n}
+            for n, seconds in enumerate(np.linspace(facts[0], facts[1], 3000 // round(facts[1])).tolist())
+        ]
+        if facts
+        else []
+        for name, facts in BUCKETS.items()
+    }
+    return audio_tars.write_buckets(folder, rows, []) / "bucket_config.json"
+
+
+def calibration(name: str, error: float = 0.0, **changes: object) -> dict:
+    """The file of a bucket on a device that takes what TRUE says, up to `error`."""
+    shortest, longest, characters = BUCKETS[name]
+    rows = int((130.0 - 31.0) / TRUE.per_sample(longest, characters))
+    trials = []
+    for at, (n, sign) in enumerate(((rows // 2, 1), (rows, -1), (rows + rows // 3, 1))):
+        peak = TRUE.predict(n, longest, characters) * (1 + sign * error)
+        heaviest = {"step": 2, "rows": n, "seconds": longest, "characters": characters}
+        measured = {"peak_gb": peak, "step_peak_gb": peak} if at < 2 else {}
+        trials.append({"rows": n, "fits": at < 2, "oom": at == 2, "heaviest": heaviest, **measured})
+    found = {"key": KEY, "bucket": name, "batch_size": rows, "grad_acc": 1, "measured": True, "trials": trials}
+    found |= {"longest_seconds": longest, "shortest_seconds": shortest, "longest_characters": characters}
+    found |= {"peak_memory_gb": trials[1]["peak_gb"], "limited_by": "memory", "soak": {"peak_gb": 120.0}}
+    return {**found, "backed_off": [], "bucket_key": {}, "rows": 3, **changes}
+
+
+def merged(folder: Path, calibrations: dict[str, dict], names: list[str] | None = None) -> tuple[int, Path]:
+    for name, found in calibrations.items():
+        atomic.write_json(folder / f"{name}.json", found)
+    paths = [str(folder / f"{name}.json") for name in names or calibrations]
+    output = folder / "calibrated_bs.json"
+    flags = ["--bucket-config", str(buckets(folder / "buckets")), "--output", str(output), "--calibrations", *paths]
+    return merge_calibration.main(flags), output
+
+
+FULL = ("b_7_10", "b_20_30", "b_0_3")
+ALL = {name: calibration(name) for name in FULL}
+ALL["b_30_inf"] = {"bucket": "b_30_inf", "empty": True}
+
+
+def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path, capsys):
+    code, output = merged(tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}})
+    found = json.loads(output.read_text())
+    assert code == 0 and found["key"] == KEY and found["measured"] is True
+    assert set(found["buckets"]) == set(BUCKETS)
+    for name in FULL:
+        bucket = found["buckets"][name]
+        assert bucket["batch_size"] == calibration(name)["batch_size"] and bucket["grad_acc"] == 1
+        assert bucket["predicted_memory_gb"] == pytest.approx(bucket["peak_memory_gb"], rel=0.05)
+    model = MemoryModel.from_dict(found["memory_model"])
+    assert model.fixed_gb == pytest.approx(31, rel=0.1)
+    assert found["memory_model"]["residuals"]["points"] == 6
+    assert 0 < found["memory_model"]["residuals"]["max_abs"] <= 0.02
+    # A bucket without rows has the size of a neighbour, so that a later sample in it is no surprise.
+    assert found["buckets"]["b_30_inf"]["batch_size"] == found["buckets"]["b_20_30"]["batch_size"]
+    assert found["buckets"]["b_30_inf"]["empty"] is True
+
+
+def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
+    _, output = merged(tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}})
+    budgets = read_budgets(tmp_path / "buckets", output, 240.0)
+    durations = [
+        np.random.default_rng(1).uniform(*(f[:2] if f else (0, 1)), 20_000 * bool(f)) for f in BUCKETS.values()
+    ]
+    plan = planner.plan_epoch(durations, budgets, 42, 0, 2)
+    counts = np.diff(plan.offsets)
+    characters = np.array([f[2] if f else 0 for f in BUCKETS.values()])[plan.bucket]
+    peaks = TRUE.fixed_gb + counts * TRUE.per_sample(plan.longest, characters)
+    assert peaks.max() <= 130.0
+    assert plan.over_budget_batches == 0
+    # And the budgets use what there is: full batches of every bucket come near the limit.
+    for number in range(3):
+        assert peaks[plan.bucket == number].max() > 0.93 * 130.0
+    short = counts[(plan.bucket == 0) & (plan.longest < 1.5)].max()
+    assert short > 1.3 * calibration("b_0_3")["batch_size"], "short samples make larger batches"
+
+
+def test_the_seeds_flat_form_is_read_as_well(tmp_path):
+    buckets(tmp_path)
+    atomic.write_json(tmp_path / "flat.json", {name: {"batch_size": 8, "grad_acc": 6} for name in BUCKETS})
+    assert [budget.rows for budget in read_budgets(tmp_path, tmp_path / "flat.json", 240.0)] == [8] * 4
+
+
+def test_the_order_of_the_files_does_not_matter(tmp_path):
+    _, output = merged(tmp_path, ALL)
+    first = output.read_bytes()
+    _, output = merged(tmp_path, ALL, ["b_0_3", "b_7_10", "b_20_30"])
+    assert output.read_bytes() == first
+
+
+def test_one_estimate_makes_all_an_estimate(tmp_path, capsys):
+    code, output = merged(tmp_path, {**ALL, "b_0_3": calibration("b_0_3", measured=False)})
+    assert code == 0 and json.loads(output.read_text())["measured"] is False
+    assert "estimates" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("calibrations", "message"),
+    [
+        ({name: ALL[name] for name in ("b_7_10", "b_0_3")}, "without a calibration: b_20_30"),
+        ({**ALL, "b_7_10": calibration("b_7_10", key={**KEY, "torch": "2.14.0"})}, "another torch than"),
+        ({**ALL, "x": calibration("b_0_3")}, "calibrated twice"),
+        ({**ALL, "x": calibration("b_0_3", bucket="b_1_2")}, "unknown ones: b_1_2"),
+        ({**ALL, "x": {"b_0_3": {"batch_size": 3}}}, "no whole calibration"),
+        ({**ALL, "x": [1]}, "no whole calibration"),
+        ({"b_7_10": {"bucket": "b_7_10", "empty": True}}, "without a calibration: b_0_3, b_7_10"),
+        ({name: calibration(name, trials=[]) for name in FULL}, "no trial has measured anything"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(tmp_path, capsys, calibrations, message):
+    code, output = merged(tmp_path, calibrations)
+    told = capsys.readouterr().err
+    assert code == 1 and message in told and not output.exists()
+    assert "Traceback" not in told
+
+
+def test_a_bucket_without_a_measured_trial_still_gets_its_rows(tmp_path):
+    code, output = merged(tmp_path, {**ALL, "b_7_10": calibration("b_7_10", trials=[])})
+    found = json.loads(output.read_text())["buckets"]["b_7_10"]
+    assert code == 0 and found["batch_size"] == calibration("b_7_10")["batch_size"]
+    assert found["predicted_memory_gb"] == pytest.approx(found["peak_memory_gb"], rel=0.05)
