@@ -1,0 +1,71 @@
+"""What `make run` promises: real speech in, shards, buckets and a trained model out, and then nothing is pending."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.workflow.workflow import ROOT, Workflow
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
+    """The shipped config on the demo corpus, with a training run of a few steps."""
+    config = yaml.safe_load((ROOT / "config.yaml").read_text())
+    config["asr"]["runs"] = {"demo": {"max_steps": 12, "log_steps": 3, "eval_samples": 20}}
+    config["asr"]["throughput"] |= {"check_steps": 4, "bench_steps": 4, "profile_steps": 1}
+    workflow = Workflow(tmp_path_factory.mktemp("demo"), **config)
+    workflow.run("speech_fetch_corpus")
+    workflow.run()
+    return workflow
+
+
+def test_nothing_is_pending_afterwards(ran: Workflow):
+    assert ran.dry() == []
+
+
+def test_speech_in_five_languages_is_in_shards_and_buckets(ran: Workflow):
+    index = pq.read_table(ran.folder / "results/speech/index.parquet")
+    assert set(index["language"].to_pylist()) == {"en", "es", "fr", "it", "ru"}
+    ledger = json.loads((ran.folder / "results/speech/ledger.json").read_bytes())["total"]
+    assert ledger["rows_in"] == index.num_rows + ledger["rows_rejected"]
+    config = json.loads((ran.folder / "results/asr/buckets/bucket_config.json").read_bytes())
+    splits = index["split"].to_pylist()
+    assert config["total_samples"] == splits.count("train") > 0
+    assert {"validation", "test"} < set(splits)
+
+
+def test_no_recording_is_in_two_splits(ran: Workflow):
+    index = pq.read_table(ran.folder / "results/speech/index.parquet", columns=["country", "video_id", "split"])
+    split_of: dict[tuple, set] = {}
+    for row in index.to_pylist():
+        split_of.setdefault((row["country"], row["video_id"]), set()).add(row["split"])
+    assert all(len(splits) == 1 for splits in split_of.values())
+
+
+def test_the_model_was_trained_and_tested(ran: Workflow):
+    metrics = json.loads((ran.folder / "results/asr/runs/demo/metrics.json").read_bytes())
+    assert metrics["optimizer_steps"] == 12 and metrics["test"]["samples"] > 0
+    assert metrics["loss"] < metrics["first_evaluation"]["loss"]
+    report = json.loads((ran.folder / "results/asr/report/throughput.json").read_bytes())
+    assert report
+
+
+@pytest.mark.debian("chromium")
+def test_the_report_opens_in_a_browser(ran: Workflow):
+    ran.run("--report", "report.html")
+    for page, words in {
+        "report.html": "Snakemake Report",
+        "results/speech/report/summary.html": "segments found",
+        "results/asr/report/throughput.html": "Training throughput",
+    }.items():
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
+        command = ["chromium", *options, f"--user-data-dir={ran.folder}/chromium", f"file://{ran.folder}/{page}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        assert words in done.stdout, (page, done.stderr[-2000:])
