@@ -122,7 +122,7 @@ class AsrTask:
                 prefetch_batches=options.prefetch_factor,
             )
             if options.bucket_config and not torch.cuda.is_available():
-                # Batch sizes that were found within a limit of the host's memory hold only where freed memory goes back.
+                # Sizes found within a limit of host memory hold only where freed memory goes back.
                 memory_meter.return_freed_memory()
         self._loader.plan, self._loader.start_step = plan, start_step
         return self.watch(IdealLoader(self._loader) if options.loader == "ideal" else self._loader)
