@@ -182,7 +182,9 @@ class Watched(BucketedDataset):
     def load(self, assignment: Assignment, slots=None):
         batch = super().load(assignment, slots)
         worker = psutil.Process()
-        tars = sum(file.path.endswith(".tar") for file in worker.open_files())
+        # Only this table's: a worker also inherits what other tests have left open in this process.
+        folder = os.path.dirname(self.table.tar_state(0).path)
+        tars = sum(os.path.dirname(file.path) == folder for file in worker.open_files() if file.path.endswith(".tar"))
         batch.languages = [(os.getpid(), tars, torch.get_num_threads(), worker.num_fds())] * len(batch)
         return batch
 

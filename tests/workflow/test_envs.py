@@ -97,7 +97,7 @@ def third_party(path: Path, seen: set[Path]) -> set[str]:
                 if (file := ROOT / f"{name.replace('.', '/')}.py").is_file():
                     needed |= third_party(file, seen)
         elif module.split(".")[0] not in sys.stdlib_module_names:
-            brought_by = {normal(package) for package in PACKAGES.get(module.split(".")[0], [module])}
+            brought_by = {normal(package) for package in PACKAGES.get(module.split(".")[0], [module.split(".")[0]])}
             needed |= brought_by & set(RUNTIME) or brought_by
     return needed
 
