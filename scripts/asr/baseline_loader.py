@@ -220,7 +220,7 @@ def soundfile_wave(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> np.ndarray
 
 def _parquets(table: RowTable) -> Iterator[tuple[int, pq.ParquetFile]]:
     """The bucket parquets of a table, each with the number of its first row."""
-    for path, first, _ in table._facts["files"]:
+    for path, first, _ in table.files:
         yield first, pq.ParquetFile(path)
 
 

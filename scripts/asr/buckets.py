@@ -90,13 +90,10 @@ def build(
 def check_errors(ledgers: Sequence[Ledger], max_error_fraction: float, output_dir: Path) -> None:
     """Raise when more rows of a split are in error than allowed. The rejects stay, the config goes: not a whole set."""
     for ledger in ledgers:
-        errors = {reason: count for reason, count in ledger.rejected.items() if reason not in CHOICES}
-        if ledger.rows_in and sum(errors.values()) > max_error_fraction * ledger.rows_in:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda e: -e[1]))
+        if problem := ledger.too_many_errors(CHOICES, max_error_fraction):
             (output_dir / "bucket_config.json").unlink(missing_ok=True)
             raise MillraceError(
-                f"{sum(errors.values())} of {ledger.rows_in} rows are in error ({reasons}), more than "
-                f"max_error_fraction {max_error_fraction:g} allows",
+                problem,
                 where=ledger.scope,
                 remedy=f"Mend manifest or tars, or raise asr.max_error_fraction. The rows: {output_dir}/rejects.jsonl",
             )

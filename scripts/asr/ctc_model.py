@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scripts.asr.asr_model import AsrModel, Prepared, audio_counts
 from scripts.asr.collate import Batch
-from scripts.asr.labels import BLANK, Characters, ctc_frames, padded_ids
+from scripts.asr.labels import BLANK, Characters, drop_unfit, padded_ids
 from scripts.asr.mel import HOP, N_FFT, LogMel, padded_to
 from scripts.asr.model_files import read_config, read_weights, write_model
 from scripts.asr.spec_augment import SpecAugment
@@ -51,12 +51,7 @@ class CtcPreparer:
         frames = [mel_frames(length) for length in lengths]
         steps = [subsampled(count) for count in frames]
         labels = [config.vocabulary.encode(text) for text in batch.transcripts]
-        dropped = []
-        for row, label in enumerate(labels):
-            reason = "no_text" if not label else "text_too_long" if ctc_frames(label) > steps[row] else ""
-            if reason:
-                dropped.append((int(batch.sample_ids[row]), reason))
-                labels[row] = []
+        dropped = drop_unfit(labels, steps, batch.sample_ids)
         tensors = {"targets": padded_ids(labels, BLANK + 1)}
         if config.augment and epoch is not None:
             tensors["masks"] = config.augment.draw(config.seed, epoch, batch.sample_ids, frames, config.bins)

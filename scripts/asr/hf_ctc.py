@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from scripts.asr.asr_model import AsrModel, Prepared, audio_counts
 from scripts.asr.collate import Batch
 from scripts.asr.hf_features import HfFeatures
-from scripts.asr.labels import Characters, ctc_frames, padded_ids
+from scripts.asr.labels import Characters, drop_unfit, padded_ids
 from scripts.asr.model_files import load_local, read_config, saving
 from scripts.common.errors import MillraceError
 
@@ -62,12 +62,7 @@ class HfCtcPreparer:
         tensors = self.features.on_host(batch)
         steps = self.features.batch_steps(lengths, tensors)
         labels = [self.tokenizer(text).input_ids if text else [] for text in map(self.reference, batch.transcripts)]
-        dropped = []
-        for row, label in enumerate(labels):
-            reason = "no_text" if not label else "text_too_long" if ctc_frames(label) > steps[row] else ""
-            if reason:
-                dropped.append((int(batch.sample_ids[row]), reason))
-                labels[row] = []
+        dropped = drop_unfit(labels, steps, batch.sample_ids)
         blank = self.tokenizer.pad_token_id
         tensors["targets"] = padded_ids(labels, 1 if blank != 1 else 0)
         counts = audio_counts(lengths, batch.audio.shape[1])

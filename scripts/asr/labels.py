@@ -100,6 +100,17 @@ def _places(characters: str) -> dict[str, int]:
     return {character: number + 1 for number, character in enumerate(characters)}
 
 
+def drop_unfit(labels: list[list[int]], steps: Sequence[int], sample_ids: Sequence[int]) -> list[tuple[int, str]]:
+    """Empty the labels that CTC cannot learn in so many steps; return (sample id, reason) of each."""
+    dropped = []
+    for row, label in enumerate(labels):
+        reason = "no_text" if not label else "text_too_long" if ctc_frames(label) > steps[row] else ""
+        if reason:
+            dropped.append((int(sample_ids[row]), reason))
+            labels[row] = []
+    return dropped
+
+
 def ctc_frames(labels: Sequence[int]) -> int:
     """The fewest frames in which CTC can emit `labels`: one each, and a blank between equal neighbours."""
     return len(labels) + sum(a == b for a, b in pairwise(labels))

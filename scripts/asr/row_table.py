@@ -125,14 +125,19 @@ class RowTable:
             rows.append(Row(number, tar, offset, size, sample_id, seconds, transcript, language))
         return rows
 
+    @property
+    def files(self) -> list[tuple[str, int, int]]:
+        """(path, number of its first row, rows) of each bucket parquet, in order."""
+        return [tuple(file) for file in self._facts["files"]]
+
     def durations(self) -> list[np.ndarray]:
         """Seconds (float32) of the rows of each bucket, in the order of the buckets: what the planner wants."""
-        files = [file for file, *_ in self._facts["files"]]
+        files = [file for file, *_ in self.files]
         return [pq.read_table(file, columns=["duration_s"]).column(0).to_numpy().astype(np.float32) for file in files]
 
     def member(self, number: int) -> str:
         """The member name of a row, out of its parquet (slow: for messages)."""
-        for file, first, rows in self._facts["files"]:
+        for file, first, rows in self.files:
             if first <= number < first + rows:
                 with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
                     parquet = pq.ParquetFile(file)

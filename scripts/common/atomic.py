@@ -30,7 +30,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         with open(partial, "rb") as handle:
             os.fsync(handle.fileno())
         os.replace(partial, path)
-        _fsync_folder(path.parent)
+        fsync_folder(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -91,7 +91,8 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _fsync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
+    """Have a rename in `folder` outlive a power cut."""
     # Some file systems refuse fsync on a folder; the rename itself is still atomic there.
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY)

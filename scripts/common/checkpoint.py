@@ -8,7 +8,6 @@ checkpoint.json holds the digest of state.pt, so that a torn or flipped byte is 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
@@ -105,7 +104,7 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        _fsync_folder(self.folder)
+        atomic.fsync_folder(self.folder)
         atomic.write_text(self.folder / "last", f"{final.name}\n")
         self._prune(step)
         return final
@@ -211,13 +210,3 @@ def _looks_whole(folder: Path) -> bool:
         return jsonl.read(folder / "checkpoint.json")["state_bytes"] == os.path.getsize(folder / "state.pt")
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _fsync_folder(folder: Path) -> None:
-    # Some file systems refuse fsync on a folder; the rename itself is still atomic there.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

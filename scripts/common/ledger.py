@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from scripts.common.errors import MillraceError
@@ -41,6 +41,21 @@ class Ledger:
             if counts := getattr(self, name):
                 text += f"; {name}: " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
         return text
+
+    def too_many_errors(self, choices: Collection[str], max_error_fraction: float) -> str:
+        """A sentence where a larger share than allowed was rejected for other reasons than `choices`, else empty."""
+        errors = self.errors(choices)
+        if sum(errors.values()) <= max_error_fraction * self.rows_in:
+            return ""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda row: -row[1]))
+        return (
+            f"{sum(errors.values())} of {self.rows_in} {self.unit}s are in error ({reasons}), more than "
+            f"max_error_fraction {max_error_fraction:g} allows"
+        )
+
+    def errors(self, choices: Collection[str]) -> dict[str, int]:
+        """Rejects by reason, apart from those by choice of the run."""
+        return {reason: count for reason, count in self.rejected.items() if reason not in choices and count}
 
     def check(self) -> None:
         """Raise where rows in differ from rows out plus rejects: something disappeared, or was counted twice."""

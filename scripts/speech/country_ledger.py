@@ -10,15 +10,15 @@ from scripts.common import jsonl
 from scripts.common.errors import MillraceError
 from scripts.common.ledger import Ledger
 from scripts.speech.country_tables import PartitionFiles
+from scripts.speech.manifest_schema import AUDIO_LOAD, COMPLETED, MISSING_SOURCE, OVER_CER, PROCESSING
 from scripts.speech.segments import CHOICES
 
-COMPLETED = "completed_local_tar"
 # Reasons in ledgers and reports of the statuses that the manifest CSV uses.
 STATUS_REASONS = {
-    "error_local_tar_cer": "cer_over_limit",
-    "error_local_tar_missing_source": "audio_missing",
-    "error_local_tar_audio_load": "audio_load",
-    "error_local_tar_processing": "processing",
+    OVER_CER: "cer_over_limit",
+    MISSING_SOURCE: "audio_missing",
+    AUDIO_LOAD: "audio_load",
+    PROCESSING: "processing",
 }
 # Files that are set aside without being a defect of the corpus.
 _FILE_CHOICES = frozenset(["not_an_alignment_name"])
@@ -88,16 +88,14 @@ def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
 def check_errors(found: Balance, max_error_fraction: float, listed: str) -> None:
     """Raise when more of the segments, or of the files, are in error than the run allows; `listed` names the list."""
     for ledger, choices in ((found.segments, CHOICES), (found.files, _FILE_CHOICES)):
-        errors = {reason: count for reason, count in ledger.rejected.items() if reason not in choices and count}
-        if ledger.rows_in and sum(errors.values()) > max_error_fraction * ledger.rows_in:
+        if problem := ledger.too_many_errors(choices, max_error_fraction):
+            errors = ledger.errors(choices)
             shown = [row for row in found.rejects if (row["segment"] is None) == (ledger.unit == "file")]
             shown = [row for row in shown if row["reason"] in errors]
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda e: -e[1]))
             examples = "".join(f"\n  {row['file']}: {row['reason']}: {row['detail']}" for row in shown[:20])
             more = f"\n  ... and {len(shown) - 20} more" if len(shown) > 20 else ""
             raise MillraceError(
-                f"{sum(errors.values())} of {ledger.rows_in} {ledger.unit}s are in error ({reasons}), more than "
-                f"max_error_fraction {max_error_fraction:g} allows{examples}{more}",
+                f"{problem}{examples}{more}",
                 where=f"country {ledger.scope}",
                 remedy=f"\nMend the sources, or raise speech.max_error_fraction. The whole list: {listed}",
             )

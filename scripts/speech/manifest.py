@@ -12,10 +12,7 @@ import pyarrow as pa
 from scripts.common.ledger import Ledger
 from scripts.speech import alignment, audio, segments
 from scripts.speech.error_rates import error_rates
-from scripts.speech.manifest_schema import SCHEMA
-
-PENDING = "pending_local_tar"
-MISSING_SOURCE = "error_local_tar_missing_source"
+from scripts.speech.manifest_schema import MISSING_SOURCE, PENDING, SCHEMA
 
 
 @dataclass
@@ -125,9 +122,8 @@ def _transcript_rows(
     result.ledger.repaired.update(segments.count_repairs(segment.repairs for segment in valid))
     cers, wers = error_rates([s.human_text for s in valid], [s.asr_text for s in valid])
     source = transcript["audio"]
-    result.ledger.repaired["cer_computed"] += (missing := sum(s.cer is None for s in valid))
-    if not missing:
-        del result.ledger.repaired["cer_computed"]
+    if missing := sum(segment.cer is None for segment in valid):
+        result.ledger.repaired["cer_computed"] += missing
     return [
         {
             "key": segments.key_of(partition["country"], recording["video_id"], segment),

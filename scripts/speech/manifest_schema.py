@@ -1,8 +1,16 @@
-"""The columns of a manifest, apart from how it is made, so that tables can be merged without any audio library."""
+"""The columns and status words of a manifest, apart from how it is made: merging tables needs no audio library."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+
+# Statuses of a segment.
+PENDING = "pending_local_tar"
+COMPLETED = "completed_local_tar"
+OVER_CER = "error_local_tar_cer"
+PROCESSING = "error_local_tar_processing"
+MISSING_SOURCE = "error_local_tar_missing_source"
+AUDIO_LOAD = "error_local_tar_audio_load"
 
 SCHEMA = pa.schema(
     [

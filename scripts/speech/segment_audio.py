@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scripts.speech import audio
-from scripts.speech.shard_plan import AUDIO_LOAD, MISSING_SOURCE, PROCESSING, PlannedSegment
+from scripts.speech.manifest_schema import AUDIO_LOAD, MISSING_SOURCE, PROCESSING
+from scripts.speech.shard_plan import PlannedSegment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FATAL = (*DISK_FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)

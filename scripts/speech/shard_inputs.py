@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scripts.common.errors import MillraceError
-from scripts.speech.manifest_schema import SCHEMA
-from scripts.speech.shard_plan import COMPLETED, PENDING, Partition
+from scripts.speech.manifest_schema import COMPLETED, PENDING, SCHEMA
+from scripts.speech.shard_plan import Partition
 from scripts.speech.sources import SHARD_NUMBERS, safe_name
 
 # The order in which a country's splits are worked on.

@@ -17,6 +17,7 @@ from pathlib import Path
 import orjson
 
 from scripts.common.errors import MillraceError
+from scripts.speech.manifest_schema import MISSING_SOURCE, OVER_CER, PENDING, PROCESSING
 from scripts.speech.sample import safe_key, sample_json
 from scripts.speech.sources import SHARD_NUMBERS
 from scripts.speech.tar_writer import RECORD, member_bytes
@@ -24,13 +25,6 @@ from scripts.speech.tar_writer import RECORD, member_bytes
 # Part of every digest: raise it when the same input is to give other bytes. Versions of encoders are no part of it, so
 # that an updated library does not rebuild a corpus.
 FORMAT = "millrace-speech-shard-1"
-
-PENDING = "pending_local_tar"
-COMPLETED = "completed_local_tar"
-OVER_CER = "error_local_tar_cer"
-PROCESSING = "error_local_tar_processing"
-MISSING_SOURCE = "error_local_tar_missing_source"
-AUDIO_LOAD = "error_local_tar_audio_load"
 
 _ID = re.compile(r"(?P<country>[^/.]+)-(?P<folder>train-\d+|train|validation|test)-(?P<first>\d{5,})")
 # Longer than this is a mistyped time, not a segment; it would only make the estimates absurd.

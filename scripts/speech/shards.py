@@ -19,6 +19,7 @@ from scripts.common.errors import MillraceError
 from scripts.common.ledger import Ledger
 from scripts.speech import audio
 from scripts.speech.encode import check_format
+from scripts.speech.manifest_schema import COMPLETED
 from scripts.speech.segment_audio import DISK_FULL, Encoded, encoded
 from scripts.speech.shard_index import (
     INDEX_SCHEMA,
@@ -29,7 +30,7 @@ from scripts.speech.shard_index import (
     sidecar_path,
     write_sidecar,
 )
-from scripts.speech.shard_plan import COMPLETED, Plan, PlannedSegment, PlannedShard
+from scripts.speech.shard_plan import Plan, PlannedSegment, PlannedShard
 from scripts.speech.sources import SHARD_NUMBERS
 from scripts.speech.tar_writer import TarWriter
 

@@ -57,6 +57,15 @@ def corpus(folder: Path, tars: int = 4, members: int = 60, seed: int = 0) -> tup
     return rows, index_of(paths, folder / "index.parquet")
 
 
+def built_corpus(folder: Path) -> tuple[Path, list[dict], Path]:
+    """A corpus whose buckets are built in `folder`/out: the folder, the rows of train.parquet, the tar index."""
+    rows, index = corpus(folder)
+    write_manifest(folder / "train.parquet", rows)
+    ledgers = build_from(folder / "out", index, train=folder / "train.parquet")
+    assert ledgers["train"].rows_out == len(rows) and not ledgers["train"].rejected
+    return folder, rows, index
+
+
 def write_manifest(path: Path, rows: Sequence[dict], **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(list(rows)), path, **options)

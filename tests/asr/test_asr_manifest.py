@@ -18,6 +18,7 @@ from scripts.asr.buckets import BucketChoices
 from scripts.common.errors import MillraceError
 from tests.asr.bucket_corpus import (
     build_from,
+    built_corpus,
     content,
     corpus,
     files,
@@ -32,12 +33,7 @@ from tests.asr.bucket_corpus import (
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict], Path]:
-    folder = tmp_path_factory.mktemp("corpus")
-    rows, index = corpus(folder)
-    write_manifest(folder / "train.parquet", rows)
-    ledgers = build_from(folder / "out", index, train=folder / "train.parquet")
-    assert ledgers["train"].rows_out == len(rows) and not ledgers["train"].rejected
-    return folder, rows, index
+    return built_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 COLUMN_TYPES = {

@@ -24,17 +24,22 @@ from scripts.asr.buckets import BucketChoices
 from scripts.asr.planner import plan_epoch
 from scripts.asr.row_table import RowTable
 from scripts.common.errors import MillraceError
-from tests.asr.bucket_corpus import build_from, content, corpus, files, index_of, rejects, rows_of, write_manifest
+from tests.asr.bucket_corpus import (
+    build_from,
+    built_corpus,
+    content,
+    corpus,
+    files,
+    index_of,
+    rejects,
+    rows_of,
+    write_manifest,
+)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict], Path]:
-    folder = tmp_path_factory.mktemp("corpus")
-    rows, index = corpus(folder)
-    write_manifest(folder / "train.parquet", rows)
-    ledgers = build_from(folder / "out", index, train=folder / "train.parquet")
-    assert ledgers["train"].rows_out == len(rows) and not ledgers["train"].rejected
-    return folder, rows, index
+    return built_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def test_every_row_is_in_its_bucket_with_its_address(built: tuple[Path, list[dict], Path]) -> None:

@@ -80,3 +80,17 @@ def test_the_same_audio_in_another_split_is_rejected(chain):
     assert chain.generate(partition) == 0
     ledger = json.loads((chain.part(partition) / "ledger.json").read_bytes())
     assert ledger["rejected"] == {"same_audio_in_other_split": 4}
+
+
+def test_repairs_of_one_transcript_outlive_the_next(chain):
+    """A transcript that states every CER must not wipe out what was counted for the one before."""
+    folder = chain.root / "germany/Alignment/alignment_output"
+    value = json.loads((folder / "one_t1_aligned.json").read_bytes())
+    later = [{**segment, "start": segment["start"] + 0.1} for segment in value["segments"]]
+    (folder / "one_t2_aligned.json").write_text(json.dumps({**value, "segments": later}))
+    value["segments"] = [{**segment, "cer": None} for segment in value["segments"]]
+    (folder / "one_t1_aligned.json").write_text(json.dumps(value))
+    (partition,) = chain.sync().partitions["germany"]
+    assert chain.generate(partition) == 0
+    ledger = json.loads((chain.part(partition) / "ledger.json").read_bytes())
+    assert ledger["repaired"]["cer_computed"] == len(later)
