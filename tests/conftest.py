@@ -25,6 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their argument: encoders write the time into them, and xdist's workers must collect the same
+    names (pytest numbers those that are equal)."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """`@pytest.mark.debian("chromium")`: programs that only .ci/run installs, so elsewhere the test may be skipped."""
     for mark in item.iter_markers("debian"):

@@ -511,7 +511,7 @@ def test_bytes_after_the_end_are_reported(tmp_path):
     [
         (b"", "zero_length", "no bytes"),
         (bytes(10240), "empty", "without members"),
-        (gzip.compress(b"x" * 100), "compressed", "gzip"),
+        (gzip.compress(b"x" * 100, mtime=0), "compressed", "gzip"),
         (b"\x28\xb5\x2f\xfd" + b"x" * 2000, "compressed", "zstd"),
         (b"BZh9" + b"x" * 2000, "compressed", "bzip2"),
         (b"\xfd7zXZ\0" + b"x" * 2000, "compressed", "xz"),
@@ -519,6 +519,7 @@ def test_bytes_after_the_end_are_reported(tmp_path):
         (b"RIFF" + b"x" * 2000, "not_a_tar", "no tar header"),
         (b"short", "not_a_tar", "no tar header"),
     ],
+    ids=["nothing", "zeros", "gzip", "zstd", "bzip2", "xz", "zip", "riff", "short"],
 )
 def test_what_is_no_tar_says_so(tmp_path, content, status, word):
     found = scan(save(tmp_path, content))
