@@ -22,6 +22,7 @@ def make_parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--buckets", type=Path, help="bucket_config.json, or its folder: its first tars are read")
     source.add_argument("--make-tars", type=cli.positive_int, metavar="TARS", help="tars of 500 made-up clips instead")
+    parser.add_argument("--longest", type=cli.positive_float, default=30.0, help="seconds of the longest made-up clip")
     parser.add_argument("--output", type=Path, required=True, help="readers.json")
     parser.add_argument("--figure", type=Path, help="figure of the result (.svg or .png)")
     parser.add_argument("--scratch", type=Path, help="where made-up tars and the peers' copies go (removed at the end)")
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
 
     with tempfile.TemporaryDirectory(prefix="readers-", dir=args.scratch) as scratch:
         folder = args.buckets.parent if args.buckets and args.buckets.is_file() else args.buckets
-        buckets = folder or reader_corpus.make(Path(scratch) / "tars", args.make_tars, 500)
+        buckets = folder or reader_corpus.make(Path(scratch) / "tars", args.make_tars, 500, longest=args.longest)
         setting = reader_benchmark.Setting(
             str(buckets),
             reader_corpus.load(buckets, args.members),

@@ -7,7 +7,8 @@ import ctypes
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
@@ -57,15 +58,23 @@ class IndexedTarReader:
 
     `tars` maps the key in a request to its TarState; a tar whose size or mtime differs from what was recorded is
     refused with MillraceError when it is opened. Without `tars` the key is the path. Descriptors are opened per
-    process (fork and pickling are safe); within a process one thread reads at a time.
+    process (fork and pickling are safe); within a process one thread calls at a time.
+
+    `threads` share the reads of `read_many`. Copying out of the page cache is bound by one core's memory bandwidth, so
+    that a process with cores to spare reads faster with several; DataLoader workers use all cores with one each.
     """
 
     def __init__(
-        self, max_open_tars: int = 64, tars: Mapping[str | int, TarState] | None = None, lookahead: int = 64
+        self,
+        max_open_tars: int = 64,
+        tars: Mapping[str | int, TarState] | None = None,
+        lookahead: int = 64,
+        threads: int = 1,
     ) -> None:
-        if max_open_tars < 1 or lookahead < 0:
-            raise ValueError("max_open_tars must be at least 1 and lookahead at least 0")
-        self.max_open_tars, self.lookahead, self.tars = max_open_tars, lookahead, tars
+        if max_open_tars < 1 or lookahead < 0 or threads < 1:
+            raise ValueError("max_open_tars and threads must be at least 1 and lookahead at least 0")
+        self.max_open_tars, self.lookahead, self.tars, self.threads = max_open_tars, lookahead, tars, threads
+        self._pool: ThreadPoolExecutor | None = None
         self._descriptors: OrderedDict[str | int, int] = OrderedDict()
         self._pid = os.getpid()
         self.opened = 0  # how often a tar was opened
@@ -89,24 +98,33 @@ class IndexedTarReader:
         while ready:
             following = list(islice(source, hop))
             self.will_need(following)
-            descriptors = self._own_descriptors()
             # Reading does not make a tar recent: those announced after it are the ones still to be read.
-            get, pread = descriptors.get, os.pread
-            for tar, offset, size in ready:
-                descriptor = get(tar)
-                if descriptor is not None and size > 0:
-                    try:
-                        raw = pread(descriptor, size, offset)
-                    except (OSError, OverflowError):
-                        raw = b""  # told properly below
-                    if len(raw) == size:
-                        yield raw
-                        continue
+            descriptor = self._own_descriptors().get
+            raws = _preads(descriptor, ready) if self.threads == 1 else self._shared_preads(descriptor, ready)
+            for (tar, offset, size), raw in zip(ready, raws, strict=True):
+                if raw is not None:
+                    yield raw
+                    continue
                 try:
                     yield self._read(tar, offset, size)
                 except ReadError as error:
                     yield error
             ready = following
+
+    def _shared_preads(self, descriptor: Callable, requests: list[Request | tuple]) -> list[bytes | None]:
+        """As _preads, by all threads. Returns when all have read, so that no descriptor is closed under a thread."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads - 1, "read")
+        # Neighbours go to one thread each in turn, so that sizes even out.
+        shares = [
+            self._pool.submit(lambda part: list(_preads(descriptor, part)), requests[first :: self.threads])
+            for first in range(1, self.threads)
+        ]
+        raws: list[bytes | None] = [None] * len(requests)
+        raws[:: self.threads] = _preads(descriptor, requests[:: self.threads])
+        for first, share in enumerate(shares, 1):
+            raws[first :: self.threads] = share.result()
+        return raws
 
     def will_need(self, requests: Sequence[Request | tuple]) -> None:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way together.
@@ -128,7 +146,10 @@ class IndexedTarReader:
                     os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """Close all descriptors; the reader can be used again."""
+        """Close all descriptors and end the threads; the reader can be used again."""
+        if self._pool is not None and self._pid == os.getpid():
+            self._pool.shutdown()
+        self._pool = None
         for descriptor in self._own_descriptors().values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -215,12 +236,12 @@ class IndexedTarReader:
             for descriptor in self._descriptors.values():
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
-            self._descriptors = OrderedDict()
+            self._descriptors, self._pool = OrderedDict(), None  # the parent's threads did not come along
             self._pid, self.opened = os.getpid(), 0
         return self._descriptors
 
     def __getstate__(self) -> dict:
-        return {"max_open_tars": self.max_open_tars, "tars": self.tars, "lookahead": self.lookahead}
+        return {name: getattr(self, name) for name in ("max_open_tars", "tars", "lookahead", "threads")}
 
     def __setstate__(self, state: dict) -> None:
         self.__init__(**state)
@@ -228,6 +249,18 @@ class IndexedTarReader:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+
+
+def _preads(descriptor: Callable, requests: Iterable[Request | tuple]) -> Iterator[bytes | None]:
+    """One read each, through the descriptors that are open; None where that did not give all bytes."""
+    pread = os.pread
+    for tar, offset, size in requests:
+        opened = descriptor(tar)
+        raw = None
+        if opened is not None and size > 0:
+            with contextlib.suppress(OSError, OverflowError):
+                raw = pread(opened, size, offset)
+        yield raw if raw is not None and len(raw) == size else None
 
 
 def keep_freed_memory() -> None:

@@ -19,7 +19,8 @@ from scripts.asr.reader_corpus import Corpus
 from scripts.common.errors import MillraceError
 
 OURS, SEED = "millrace", "seed"
-RAW = (OURS, SEED, "tarfile", "webdataset", "lhotse")
+OURS_THREADED, FLOOR = "millrace, a thread per core", "floor: storage alone"
+RAW = (OURS, OURS_THREADED, SEED, "tarfile", "webdataset", "lhotse", FLOOR)
 BATCHES = (OURS, SEED, "webdataset", "webdataset, batched in workers", "lhotse")
 STREAMING = {"webdataset", "webdataset, batched in workers", "lhotse"}
 KINDS = ("raw warm", "raw cold", "batches")
@@ -135,7 +136,7 @@ def _lhotse_prepare(setting: Setting, members_per_shard: int) -> tuple[str, floa
 
 def _timed(setting: Setting, kind: str, name: str) -> tuple[int, float, float]:
     """(members, seconds, CPU seconds of this process and its workers) of one run, worker start included."""
-    stream = _batch_stream(setting, name) if kind == "batches" else _raw_stream(setting, name)
+    stream = _batch_stream(setting, name) if kind == "batches" else _raw_stream(setting, kind, name)
     started, cpu = time.perf_counter(), _cpu_seconds()
     members = sum(len(lengths) for _, lengths in stream) if kind == "batches" else sum(1 for _ in stream)
     seconds = time.perf_counter() - started
@@ -157,12 +158,17 @@ def _asked(setting: Setting) -> list[peers.Member]:
     return [setting.corpus.members[position] for position in order.tolist()]
 
 
-def _raw_stream(setting: Setting, name: str) -> Iterator[bytes]:
-    members = _asked(setting)
-    if name == OURS:
+def _raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
+    members, cores = _asked(setting), len(os.sched_getaffinity(0))
+    if name in (OURS, OURS_THREADED):
         from scripts.asr.reader import IndexedTarReader
 
-        return IndexedTarReader().read_many([(member.tar, member.offset, member.size) for member in members])
+        reader = IndexedTarReader(threads=1 if name == OURS else cores)
+        return reader.read_many([(member.tar, member.offset, member.size) for member in members])
+    if name == FLOOR:
+        from scripts.asr import storage_floor
+
+        return storage_floor.cold_reads(members) if kind == "raw cold" else storage_floor.warm_reads(members, cores)
     if name == "webdataset":
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":

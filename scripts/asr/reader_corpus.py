@@ -97,10 +97,13 @@ def load(bucket_dir: str | os.PathLike, most: int) -> Corpus:
     return Corpus(members, np.array(rows, dtype=np.int64), np.array(durations))
 
 
-def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0) -> Path:
-    """Write tars of speech-like 16 kHz mono FLAC, lengths as in the seed, and buckets; return their folder."""
+def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0) -> Path:
+    """Write tars of speech-like 16 kHz mono FLAC, lengths as in the seed up to `longest` seconds, and buckets.
+
+    Returns the buckets' folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    clips = list(_clips(min(400, tars * members_per_tar), seed))
+    clips = list(_clips(min(400, tars * members_per_tar), seed, longest))
     rng = np.random.default_rng(seed)
     columns: dict[str, list] = {name: [] for name in _COLUMNS}
     states = []
@@ -130,12 +133,14 @@ def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0) -> Path:
     return buckets
 
 
-def _clips(count: int, seed: int) -> Iterator[tuple[bytes, float]]:
+def _clips(count: int, seed: int, longest: float) -> Iterator[tuple[bytes, float]]:
     """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks by half, as speech does."""
     rng = np.random.default_rng(seed)
-    shares = np.array([share for *_, share in _DURATIONS])
-    for choice in rng.choice(len(_DURATIONS), count, p=shares / shares.sum()).tolist():
-        samples = int(_RATE * rng.uniform(*_DURATIONS[choice][:2]))
+    # The seed's first class is there however short the longest clip may be.
+    classes = [(low, min(high, longest), share) for low, high, share in _DURATIONS if low < max(longest, 1.01)]
+    shares = np.array([share for *_, share in classes])
+    for choice in rng.choice(len(classes), count, p=shares / shares.sum()).tolist():
+        samples = int(_RATE * rng.uniform(*classes[choice][:2]))
         time = np.arange(samples) / _RATE
         phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6))) / _RATE
         voice = sum(np.sin(harmonic * phase + harmonic) / harmonic for harmonic in range(1, 12))

@@ -44,10 +44,11 @@ def open_tars() -> int:
     )
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("max_open", "lookahead"), [(1, 64), (3, 64), (64, 64), (64, 1), (64, 0), (5, 8)])
-def test_every_member_in_the_order_asked(tars, max_open, lookahead):
+def test_every_member_in_the_order_asked(tars, max_open, lookahead, threads):
     requests, expected = tars
-    reader = IndexedTarReader(max_open, lookahead=lookahead)
+    reader = IndexedTarReader(max_open, lookahead=lookahead, threads=threads)
     got, most = [], 0
     for raw in reader.read_many(iter(requests)):
         got.append(raw)
@@ -115,7 +116,8 @@ def test_announced_bytes_come_into_the_page_cache(tmp_path):
     assert not cached_pages(path)[last + 20 :].any()
 
 
-def test_what_cannot_be_read_is_told_in_its_place(tars, tmp_path):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_cannot_be_read_is_told_in_its_place(tars, tmp_path, threads):
     requests, expected = tars
     tar = requests[0][0]
     end = os.path.getsize(tar)
@@ -130,7 +132,7 @@ def test_what_cannot_be_read_is_told_in_its_place(tars, tmp_path):
         (tar, 1 << 70, 10): "bad_address",
     }
     asked = [pair for number, address in enumerate(odd) for pair in (requests[number], address)]
-    reader = IndexedTarReader(4, lookahead=6)
+    reader = IndexedTarReader(4, lookahead=6, threads=threads)
     for _ in range(2):  # an error leaves the reader usable
         got = list(reader.read_many(asked))
         assert got[::2] == expected[: len(odd)]
@@ -171,10 +173,10 @@ def _read_elsewhere(reader, requests, expected, answers):
     reader.close()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_other_processes(tars, method):
+@pytest.mark.parametrize(("method", "threads"), [("fork", 1), ("fork", 2), ("spawn", 2), ("forkserver", 1)])
+def test_other_processes(tars, method, threads):
     requests, expected = tars
-    reader = IndexedTarReader(6)
+    reader = IndexedTarReader(6, threads=threads)
     first = iter(reader.read_many(requests))
     assert [next(first) for _ in range(50)] == expected[:50]
     context = multiprocessing.get_context(method)
