@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from scripts.asr.batch_slots import BatchSlots
 from scripts.asr.collate import BadSample, Batch, collate
-from scripts.asr.decode import SAMPLING_RATE
+from scripts.asr.decode import SAMPLING_RATE, fast_flac
 from scripts.asr.reader import IndexedTarReader
 from scripts.asr.row_table import RowTable
 
@@ -65,6 +65,7 @@ class BucketedDataset(Dataset):
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._logged: set[int] = set()
+        fast_flac()  # here, so that forked workers share one compiled decoder
 
     def __len__(self) -> int:
         return len(self.plan) if self.plan is not None else 0

@@ -21,7 +21,20 @@ MODULES = sorted(path for path in (ROOT / "scripts").glob("*/*.py") if path.name
 # Parse, call, report: about 60 lines. More is a noun's business.
 MAX_STEP_LINES = 75
 MAX_NOUN_LINES = 400
-HEAVY = ("torch", "numpy", "pandas", "pyarrow", "h5py", "av", "soundfile", "soxr", "matplotlib", "jiwer", "pydub")
+HEAVY = (
+    "torch",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "h5py",
+    "av",
+    "soundfile",
+    "soxr",
+    "matplotlib",
+    "jiwer",
+    "pydub",
+    "numba",
+)
 
 
 def name_of(path: Path) -> str:
