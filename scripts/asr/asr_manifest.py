@@ -38,6 +38,10 @@ SPEECH = {
 }
 
 
+# What pyarrow raises for damaged files. Names and texts that are not UTF-8 come as they are decoded.
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, IndexError)
+
+
 @dataclass(frozen=True)
 class Task:
     """A run of rows of one file that is read in one go; `groups` are row groups of a parquet file."""
@@ -70,6 +74,13 @@ class Manifest:
     def has_offsets(self) -> bool:
         return self.kind == "speech"
 
+    def __post_init__(self) -> None:
+        # NeMo names all shards in one word, audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 asks for three digits.
+        found = re.search(r"(?:_OP_|\{)(\d+)\.\.\d+(?:_CL_|\})", self.tar_template)
+        if found:
+            digits = f":0{len(found[1])}d" if found[1].startswith("0") and len(found[1]) > 1 else ""
+            self.tar_template = self.tar_template.replace(found[0], f"{{shard_id{digits}}}")
+
     def scan(self) -> Manifest:
         """Count the rows and collect the tars they name. Raises MillraceError for a missing file or column."""
         found: set[str] = set()
@@ -98,7 +109,8 @@ class Manifest:
             for batch in parquet.iter_batches(PIECE, row_groups=list(task.groups), columns=names, use_threads=False):
                 yield self._from_batch(batch, columns, code, (task.file << 40) + first)
                 first += len(batch)
-        except (pa.ArrowException, OSError) as error:
+            _check_count(parquet, task.groups, first - task.first_row)
+        except _UNREADABLE as error:
             raise _damaged(path, error) from None
 
     # parquet and speech
@@ -110,14 +122,17 @@ class Manifest:
         groups: list[int] = []
         first = held = at = 0
         for group in range(meta.num_row_groups):
+            read = 0
             try:
                 # A row group may hold a whole file of 75 M rows: look at it in pieces too.
                 for batch in parquet.iter_batches(1 << 20, row_groups=[group], columns=names, use_threads=False):
+                    read += len(batch)
                     if self.has_offsets:
                         batch = batch.filter(self._mine(batch))
                     self.rows += len(batch)
                     found.update(self._resolved(value) for value in _unique_texts(batch.column(columns["tar_path"])))
-            except (pa.ArrowException, OSError) as error:
+                _check_count(parquet, (group,), read)
+            except _UNREADABLE as error:
                 raise _damaged(path, error) from None
             size = meta.row_group(group).num_rows
             if groups and held + size > PIECE:
@@ -127,11 +142,18 @@ class Manifest:
             held, at = held + size, at + size
         if groups:
             self.tasks.append(Task(number, first, tuple(groups)))
+        if at != meta.num_rows:
+            raise _damaged(path, OSError(f"row groups of {at:,} rows in a file of {meta.num_rows:,}"))
 
     def _columns(self, parquet: pq.ParquetFile, path: Path) -> dict[str, str]:
-        present = set(parquet.schema_arrow.names)
+        names = parquet.schema_arrow.names
+        present = set(names)
         aliases = {**SPEECH, "transcript": (self.transcript,)} if self.has_offsets else ALIASES
         chosen = {name: next((alias for alias in aliases[name] if alias in present), "") for name in ALIASES}
+        if twice := sorted(name for name in chosen.values() if names.count(name) > 1):
+            raise MillraceError(
+                f"there are several columns named {', '.join(twice)}", where=str(path), remedy="Keep one of each name"
+            )
         needed = [name for name in chosen if name != "language" and not chosen[name]]
         needed += [name for name in ("split", "offset", "size") if self.has_offsets and name not in present]
         if needed:
@@ -166,7 +188,10 @@ class Manifest:
             column = mc.text(column, problem).dictionary_encode()
         names = mc.text(column.dictionary, np.zeros(len(column.dictionary), dtype=np.uint8)).to_pylist()
         codes = np.array([*(code.get(self._resolved(name), -1) for name in names), -1], dtype=np.int32)
-        return codes[pc.fill_null(column.indices, len(names)).to_numpy(zero_copy_only=False)]
+        at = pc.fill_null(column.indices, len(names)).to_numpy(zero_copy_only=False)
+        if len(at) and at.min() < 0:  # a damaged page; what is too large is an IndexError
+            raise IndexError(f"index {at.min()} into a dictionary")
+        return codes[at]
 
     def _resolved(self, tar: str | None) -> str:
         tar = (tar or "").strip()
@@ -189,7 +214,8 @@ class Manifest:
     def _object(self, line: int, value: Any, file: int) -> dict:
         row: dict[str, Any] = {**dict.fromkeys(ALIASES), "line": line, "tar_path": "", "problem": 0}
         if isinstance(value, jsonl.BadJson) or not isinstance(value, dict):
-            row["problem"] = mc.CODE["json_damaged" if isinstance(value, jsonl.BadJson) else "not_an_object"]
+            reason = value.reason if isinstance(value, jsonl.BadJson) else "not_an_object"
+            row["problem"] = mc.CODE.get(reason, mc.CODE["json_damaged"])
             return row
         for name, aliases in ALIASES.items():
             row[name] = next((value[alias] for alias in aliases if value.get(alias) is not None), None)
@@ -208,10 +234,17 @@ class Manifest:
             shard = int(numbers[1])
         if shard is None and "{shard_id" in self.tar_template:
             return ""
+        if isinstance(shard, float) and shard.is_integer():  # as a table with gaps makes of it
+            shard = int(shard)
+        if isinstance(shard, bool) or not isinstance(shard, int | float | str | None):
+            return ""
         try:
             name = self.tar_template.format(shard_id=shard)
-        except (ValueError, KeyError, IndexError):
-            return ""
+        except (ValueError, KeyError, IndexError, AttributeError, TypeError):
+            try:
+                name = self.tar_template.format(shard_id=int(shard))  # a text where the template wants a number
+            except (ValueError, KeyError, IndexError, AttributeError, TypeError):
+                return ""
         return name if self.tar_root else posixpath.join(self.files[file].parent.as_posix(), name)
 
 
@@ -276,11 +309,18 @@ def _pieces(rows: Iterator) -> Iterator[list]:
 
 def _open(path: Path) -> pq.ParquetFile:
     try:
-        names = pq.read_schema(path).names
-        texts = [name for name in ("tar_path", "tar", "shard") if name in names]
+        tars = ("tar_path", "tar", "shard")
+        texts = [one.name for one in pq.read_schema(path) if one.name in tars and not pa.types.is_nested(one.type)]
         return pq.ParquetFile(path, read_dictionary=texts, buffer_size=1 << 20)
-    except (pa.ArrowException, OSError) as error:
+    except _UNREADABLE as error:
         raise _damaged(path, error) from None
+
+
+def _check_count(parquet: pq.ParquetFile, groups: Sequence[int], rows: int) -> None:
+    """Raise where row groups gave another number of rows than they promise: a damaged page may end early in silence."""
+    promised = sum(parquet.metadata.row_group(group).num_rows for group in groups)
+    if rows != promised:
+        raise OSError(f"{rows:,} rows instead of {promised:,}")
 
 
 def _damaged(path: Path, error: Exception) -> MillraceError:

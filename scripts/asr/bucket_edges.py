@@ -11,6 +11,7 @@ from scripts.common.errors import MillraceError
 
 SEED_EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 STEP_SECONDS = 0.01
+MOST_STEPS = 6000  # the search for edges costs their number squared
 
 
 def checked_edges(edges: Sequence[float]) -> tuple[float, ...]:
@@ -44,10 +45,13 @@ def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
 
 
 class DurationHistogram:
-    """Counts of durations in steps of `step` seconds up to `last`; what is longer is in the last step."""
+    """Counts of durations in steps of `step` seconds up to `last`; what is longer is in the last step.
 
-    def __init__(self, last: float, step: float = STEP_SECONDS) -> None:
-        self.step = step
+    Without `step`: STEP_SECONDS, or more where `last` is above a minute.
+    """
+
+    def __init__(self, last: float, step: float | None = None) -> None:
+        self.step = step = step or max(STEP_SECONDS, last / MOST_STEPS)
         self.counts = np.zeros(max(1, int(np.ceil(round(last / step, 6)))), dtype=np.int64)
 
     def add(self, durations: np.ndarray) -> None:

@@ -35,6 +35,9 @@ SCHEMA = pa.schema(
 )
 
 
+_TAR_REASONS = ("tar_not_indexed", "not_in_tar", "not_a_file")  # with what is known of the tar
+
+
 @dataclass
 class _Writer:
     """One parquet, in row groups of exactly `row_group` rows (but for the last) whatever the pieces."""
@@ -128,8 +131,11 @@ class BucketFiles:
             if path not in ours:
                 path.unlink(missing_ok=True)
 
-    def write_config(self, over_max: str) -> None:
-        """Write `bucket_config.json` as the seed has it, with true percentages; buckets carry their path."""
+    def write_config(self, over_max: str, auto: dict | None = None) -> None:
+        """Write `bucket_config.json` as the seed has it, with true percentages; buckets carry their path.
+
+        `auto` is what the edges were found by, where they were not given.
+        """
         writers = self._writers.get(TRAIN, [])
         samples = sum(writer.rows for writer in writers)
         microseconds = sum(writer.microseconds for writer in writers)
@@ -154,6 +160,7 @@ class BucketFiles:
         atomic.write_json(
             self.folder / CONFIG,
             {
+                "auto": auto,
                 "buckets": buckets,
                 "edges": list(self.edges),
                 "over_max": over_max,
@@ -233,8 +240,9 @@ class RejectFile:
                     number, tar = row.pop("row"), self.owner.tars[row.pop("tar")]
                     record = {"reason": mc.REASONS[code], "split": self.split, "file": str(self.files[number >> 40])}
                     record |= {"row": number & ((1 << 40) - 1), "tar_path": tar, **row}
-                    if mc.REASONS[code] == "tar_not_indexed":
-                        record["detail"] = self.owner.details.get(tar or "", "")
+                    detail = self.owner.details.get(tar or "", "")
+                    if mc.REASONS[code] in _TAR_REASONS and detail:
+                        record["detail"] = detail
                     handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
             return {mc.REASONS[code]: int(count) for code, count in enumerate(np.bincount(codes)) if count}
 

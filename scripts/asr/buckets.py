@@ -19,6 +19,7 @@ from scripts.asr.asr_manifest import Manifest, Task
 from scripts.asr.bucket_files import TRAIN, BucketFiles, RejectFile, write_tars
 from scripts.asr.member_join import Addresses, MemberIndex, row_keys
 from scripts.asr.row_spill import RowSpill, parts_for
+from scripts.asr.sources import one_spelling
 from scripts.common import atomic
 from scripts.common.errors import MillraceError
 from scripts.common.ledger import Ledger
@@ -49,6 +50,10 @@ class BucketChoices:
     @property
     def longest(self) -> float:
         return self.edges[-1] if self.edges else self.last_edge
+
+    def histogram(self) -> bucket_edges.DurationHistogram:
+        """An empty histogram of durations; of one step where the edges are given and nobody needs it."""
+        return bucket_edges.DurationHistogram(bucket_edges.STEP_SECONDS if self.edges else self.last_edge)
 
 
 @dataclass
@@ -113,8 +118,10 @@ class _Build:
         self.manifests = sorted(manifests, key=lambda manifest: (manifest.split == TRAIN, manifest.split))
         self.index, self.output_dir, self.choices, self.advance = index, output_dir, choices, advance
         self.closing = closing
-        self.tars = sorted({tar for manifest in manifests for tar in manifest.tars})
-        self.number = {tar: at for at, tar in enumerate(self.tars)}
+        self.spelling = one_spelling({tar for manifest in manifests for tar in manifest.tars})
+        self.tars = sorted(set(self.spelling.values()))
+        numbers = {tar: at for at, tar in enumerate(self.tars)}
+        self.number = {tar: numbers[spelling] for tar, spelling in self.spelling.items()}
         self.tar_hashes = identity.hash_strings(pa.array(identity.portable_names(self.tars), mc.TEXT))
         self.seed_key = identity.key(choices.seed)
         self.parts = choices.parts or parts_for(max((manifest.rows for manifest in manifests), default=0))
@@ -124,20 +131,25 @@ class _Build:
     def _tar_states(self) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
         """(size, mtime_ns) of the tars that can be used, and the reason of those that cannot."""
         states, without = {}, {}
-        asked = sorted({tar for manifest in self.manifests if not manifest.has_offsets for tar in manifest.tars})
-        for tar in asked:
+        for tar in sorted(self._asked()):
             state = self.index.state(tar) if self.index else "no tar index was given"
             (without if isinstance(state, str) else states)[tar] = state
-        for tar in {tar for manifest in self.manifests if manifest.has_offsets for tar in manifest.tars}:
+        for tar in {self.spelling[tar] for manifest in self.manifests if manifest.has_offsets for tar in manifest.tars}:
             try:
                 stat = Path(tar).stat()
                 states[tar] = (stat.st_size, stat.st_mtime_ns)
-            except OSError as error:
-                without[tar] = error.strerror or str(error)
+            except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+                without[tar] = getattr(error, "strerror", None) or str(error)
         return states, without
 
+    def _asked(self) -> set[str]:
+        """The tars whose members the index must tell."""
+        return {self.spelling[tar] for manifest in self.manifests if not manifest.has_offsets for tar in manifest.tars}
+
     def run(self, spills: Path) -> list[Ledger]:
-        rejects = RejectFile(self.output_dir / "rejects.jsonl", self.tars, self.without, spills / "rejects")
+        details = {tar: self.index.remark(tar) for tar in self._asked()} if self.index else {}
+        details |= self.without
+        rejects = RejectFile(self.output_dir / "rejects.jsonl", self.tars, details, spills / "rejects")
         with ThreadPoolExecutor(self.choices.threads) as pool:
             waiting = [self._spill(manifest, spills, rejects, pool) for manifest in self.manifests]
             addresses = self._spill_members(spills / "members.rows")
@@ -155,7 +167,8 @@ class _Build:
             files.forget_config()
             write_tars(self.output_dir / "tars.parquet", self.tars, self.states)
         files.sweep()
-        files.write_config("keep" if self.choices.keep_over_max else "drop")
+        auto = {"num_buckets": self.choices.auto, "last_edge": self.choices.last_edge}
+        files.write_config("keep" if self.choices.keep_over_max else "drop", None if self.choices.edges else auto)
         return [split.ledger for split in splits]
 
     def _opened(self, path: Path) -> RowSpill:
@@ -166,11 +179,11 @@ class _Build:
     def _edges(self, splits: list[_Split]) -> tuple[float, ...]:
         if self.choices.edges:
             return bucket_edges.checked_edges(self.choices.edges)
-        histogram = bucket_edges.DurationHistogram(self.choices.longest)
+        histogram = self.choices.histogram()
         for split in splits:
             if split.name == TRAIN:
                 histogram.counts += split.histogram.counts
-        return bucket_edges.auto_edges(histogram.counts, self.choices.auto)
+        return bucket_edges.auto_edges(histogram.counts, self.choices.auto, histogram.step)
 
     # first pass: check, reject, spill by key
 
@@ -178,12 +191,12 @@ class _Build:
         self, manifest: Manifest, spills: Path, rejects: RejectFile, pool: Executor
     ) -> tuple[_Split, list[Future]]:
         ledger = Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired)
-        histogram = bucket_edges.DurationHistogram(self.choices.longest)
+        histogram = self.choices.histogram()
         split = _Split(manifest, self._opened(spills / f"{manifest.split}.rows"), ledger, histogram)
         tars = np.array([self.number[tar] for tar in manifest.tars] + [-1], dtype=np.int32)
 
         def spill(task: Task, part: RejectFile.Part) -> tuple[int, Counter, np.ndarray]:
-            rows, counts, lengths = 0, Counter(), bucket_edges.DurationHistogram(self.choices.longest)
+            rows, counts, lengths = 0, Counter(), self.choices.histogram()
             for table in manifest.read(task):
                 rows += len(table)
                 table, rejected = self._kept(table, tars, part)
@@ -212,8 +225,7 @@ class _Build:
 
     def _spill_members(self, path: Path) -> RowSpill:
         spill = self._opened(path)
-        asked = {tar for manifest in self.manifests if not manifest.has_offsets for tar in manifest.tars}
-        usable = sorted(asked - set(self.without))
+        usable = sorted(self._asked() - set(self.without))
         if self.index and usable:
             numbers = np.array([self.number[tar] for tar in usable], dtype=np.int32)
             member_join.spill_members(self.index, usable, numbers, self.tar_hashes, self.seed_key, spill)
@@ -234,6 +246,9 @@ class _Build:
                     continue
                 members = None if split.manifest.has_offsets else Addresses(addresses.read(number))
                 tables, keys = self._ordered(split, table, members, part, files.edges)
+                # Kept by over_max; where these are many, durations are in another unit.
+                longer = int((tables[-1].column("duration_s").to_numpy() > files.edges[-1]).sum())
+                split.ledger.warnings.update({"longer_than_last_edge": longer} if longer else {})
                 for name, theirs in known.items():
                     shared = int(np.isin(keys, theirs).sum())
                     split.ledger.warnings.update({f"also_in_{name}": shared} if shared else {})
@@ -303,6 +318,8 @@ def _check_train(splits: list[_Split], output_dir: Path) -> None:
         if split.name == TRAIN and not split.ledger.rows_out:
             raise MillraceError(
                 f"no train row is left of {split.ledger.rows_in}: {dict(sorted(split.ledger.rejected.items()))}",
-                where=str(output_dir / "rejects.jsonl"),
-                remedy="The file lists every rejected row with its reason",
+                where=str(output_dir / "rejects.jsonl" if split.ledger.rows_in else split.manifest.files[0]),
+                remedy="The file lists every rejected row with its reason"
+                if split.ledger.rows_in
+                else "The manifest has no rows: write it again",
             )

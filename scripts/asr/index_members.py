@@ -24,14 +24,16 @@ class TarIndices:
         self._place: dict[str, tuple[int, str]] = {}
         for number, index in enumerate(self._indices):
             for tar in index.tars:
-                for spelling in (os.path.normpath(tar), os.path.abspath(tar)):
-                    known = self._place.setdefault(spelling, (number, tar))
-                    if known[0] != number:
-                        raise MillraceError(
-                            f"two indices hold this tar: {self._indices[known[0]].path} and {index.path}",
-                            where=tar,
-                            remedy="Give the indices of one set of partitions",
-                        )
+                known = self._place.setdefault(os.path.normpath(tar), (number, tar))
+                if known[0] != number:
+                    raise MillraceError(
+                        f"two indices hold this tar: {self._indices[known[0]].path} and {index.path}",
+                        where=tar,
+                        remedy="Give the indices of one set of partitions",
+                    )
+        # Under its full path too, where that is not the name of one already.
+        for path, place in list(self._place.items()):
+            self._place.setdefault(os.path.abspath(path), place)
 
     def _found(self, tar: str) -> tuple[int, str] | None:
         return self._place.get(tar) or self._place.get(os.path.abspath(tar))
@@ -43,6 +45,12 @@ class TarIndices:
             return "in none of the tar indices"
         record = self._indices[found[0]].tars[found[1]]
         return f"{record.status}: {record.reason}" if record.failed else (record.size, record.mtime_ns)
+
+    def remark(self, tar: str) -> str:
+        """What a person should know of an indexed tar; "" where nothing is odd."""
+        number, name = self._found(tar) or (-1, "")
+        record = self._indices[number].tars[name] if name else None
+        return f"{record.status}: {record.reason}" if record and record.reason else ""
 
     def members(self, tars: Sequence[str]) -> Iterator[Members]:
         """All members of `tars`, in the order of the index files; whole tars, `tar` numbers `tars`."""

@@ -13,11 +13,13 @@ TEXT = pa.large_string()
 REASONS = (
     "",
     "json_damaged",
+    "json_encoding",
     "not_an_object",
     "no_tar_path",
     "no_member_name",
     "segment_of_member",
     "text_not_utf8",
+    "text_is_nested",
     "empty_transcript",
     "duration_missing",
     "duration_not_numeric",
@@ -33,7 +35,8 @@ REASONS = (
     "duplicate_row",
 )
 CODE = {reason: code for code, reason in enumerate(REASONS)}
-LONGEST_SECONDS = 1e6  # eleven days: what is longer is a wrong unit, not a clip
+# What is outside of a millisecond to eleven days is a wrong unit, not a clip; planning could not tell the least from 0.
+SHORTEST_SECONDS, LONGEST_SECONDS = 1e-3, 1e6
 
 
 def note(problem: np.ndarray, mask: np.ndarray, reason: str) -> None:
@@ -42,7 +45,10 @@ def note(problem: np.ndarray, mask: np.ndarray, reason: str) -> None:
 
 
 def text(column: pa.Array, problem: np.ndarray) -> pa.Array:
-    """`column` as large_string: numbers become text, NaN null; bytes that are not UTF-8 are noted, and become null."""
+    """`column` as large_string: numbers become text, NaN null.
+
+    Lists and structs, and bytes that are not UTF-8, are noted and become null.
+    """
     kind = column.type
     if pa.types.is_dictionary(kind):
         return text(column.dictionary_decode(), problem)
@@ -51,7 +57,8 @@ def text(column: pa.Array, problem: np.ndarray) -> pa.Array:
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_nan(column.cast(pa.float64())), None, column).cast(TEXT)
     if pa.types.is_nested(kind):
-        return pa.array([None if value is None else str(value) for value in column.to_pylist()], TEXT)
+        note(problem, column.is_valid().to_numpy(zero_copy_only=False), "text_is_nested")
+        return pa.nulls(len(column), TEXT)
     if not (_is_text(kind) or _is_bytes(kind)):
         return column.cast(TEXT)
     try:
@@ -83,7 +90,7 @@ def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
     note(problem, np.isinf(values), "duration_infinite")
     with np.errstate(invalid="ignore"):
         note(problem, values <= 0, "duration_not_positive")
-        note(problem, values > LONGEST_SECONDS, "duration_implausible")
+        note(problem, (values < SHORTEST_SECONDS) | (values > LONGEST_SECONDS), "duration_implausible")
     return values
 
 

@@ -17,12 +17,12 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
     note, members = mc.note, identity.bare_names(columns["tar_member_name"])
     note(problem, columns["tar"] < 0, "no_tar_path")
     note(problem, pc.fill_null(pc.equal(members, ""), True).to_numpy(zero_copy_only=False), "no_member_name")
-    note(problem, _blank(columns["transcript"]).to_numpy(zero_copy_only=False), "empty_transcript")
+    note(problem, _unseen(columns["transcript"]), "empty_transcript")
     durations = mc.seconds(columns["duration_s"], problem)
     language = columns["language"]
     blank = _blank(language)
-    if blank.true_count > language.null_count:
-        language = pc.if_else(blank, None, language)
+    if blank.sum() > language.null_count:
+        language = pc.if_else(pa.array(blank), None, language)
     return pa.table(
         {
             "tar": columns["tar"],
@@ -36,9 +36,22 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
     )
 
 
-def _blank(texts: pa.Array) -> pa.Array:
+def _blank(texts: pa.Array) -> np.ndarray:
     """Whether a text is null, empty or nothing but white space."""
-    return pc.fill_null(pc.or_(pc.utf8_is_space(texts), pc.equal(pc.binary_length(texts), 0)), True)
+    blank = pc.or_(pc.utf8_is_space(texts), pc.equal(pc.binary_length(texts), 0))
+    return pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
+
+
+def _unseen(texts: pa.Array) -> np.ndarray:
+    """Whether a text is blank, or has nothing but control characters and zero-width marks."""
+    unseen = _blank(texts)
+    # Such texts are short; a closer look at all would cost more than the rest of the checks.
+    length = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    short = np.flatnonzero(~unseen & (length <= 16))
+    if len(short):
+        seen = pc.match_substring_regex(texts.take(pa.array(short)), r"[^\p{Z}\p{C}]")
+        unseen[short] = ~seen.to_numpy(zero_copy_only=False)
+    return unseen
 
 
 def from_objects(rows: list[dict], code: dict[str, int], file: int) -> pa.Table:
@@ -47,6 +60,8 @@ def from_objects(rows: list[dict], code: dict[str, int], file: int) -> pa.Table:
     result: dict[str, Any] = {"tar": np.array([code.get(row["tar_path"], -1) for row in rows], dtype=np.int32)}
     for name in ("tar_member_name", "transcript", "language"):
         values = [row[name] if isinstance(row[name], str | None) else str(row[name]) for row in rows]
+        nested = np.array([isinstance(row[name], list | dict) for row in rows], dtype=bool)
+        mc.note(problem, nested, "text_is_nested")
         try:
             result[name] = pa.array(values, mc.TEXT)
         except UnicodeEncodeError:  # a lone surrogate, as in "\ud800"

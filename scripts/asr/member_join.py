@@ -31,6 +31,9 @@ class MemberIndex(Protocol):
     def state(self, tar: str) -> tuple[int, int] | str:
         """(size in bytes, mtime_ns) of a tar when it was indexed; or the reason why it has no usable index."""
 
+    def remark(self, tar: str) -> str:
+        """What a person should know of an indexed tar, such as where it is damaged; "" where nothing is odd."""
+
     def members(self, tars: Sequence[str]) -> Iterator[Members]:
         """All members of `tars`, in pieces of whole tars and of bounded size, each tar's in its order.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from scripts.common.errors import MillraceError
 
-REBUILD = "Build its index and the buckets again: snakemake asr_data"
+REBUILD = "Build its index and the buckets again: snakemake asr_data (after --touch: asr_data -R asr_build_tar_indices)"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _PROBES = 4  # reads of one byte that tell whether a window is cached already
 _ADVICE_BYTES = 1 << 20  # the kernel cuts one WILLNEED to its largest request

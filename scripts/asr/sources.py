@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from scripts.common import atomic, jsonl, partitions
 from scripts.common.errors import MillraceError
 
 SPLITS = ("train", "dev", "test")
-SUFFIXES = (".parquet", ".jsonl")
+SUFFIXES = ((".parquet", ".jsonl"), (".json", ".ndjson"))  # the second where there is none of the first
 
 
 @dataclass
@@ -54,18 +56,24 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     if "train" not in manifests:
         known = load(folder)
         known.message = f"neither train.parquet nor train.jsonl in {settings.manifest_dir or 'asr.manifest_dir'}"
+        known.message += _near_misses(settings.manifest_dir)
         return known
-    cache = partitions.DigestCache(folder / "index" / "digests.json")
+    # Which tars a manifest names depends on these as well: with others the cache counts for nothing.
+    roots = zlib.crc32(repr((2, settings.tar_root, settings.tar_template)).encode())
+    cache = partitions.DigestCache(folder / "index" / "digests.json", version=roots)
     named: dict[str, None] = {}
     for split, path in manifests.items():
         reader = _TarLister(split, settings)
         named.update(dict.fromkeys(cache.get(partitions.Stat.of(path), reader)))
     # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
     assignment = partitions.Assignment(folder / "index" / "assignment.jsonl", settings.partition_gb * 1e9)
-    tars = {path: _stat(path) for path in sorted(named)}
+    tars = {path: _stat(path) for path in sorted(set(one_spelling(named).values()))}
+    sizes = [stat["size"] for stat in tars.values() if stat["size"] is not None]
+    # A tar that is not there yet is taken for one like the others: all of them must not end in one partition.
+    usual = sum(sizes) / len(sizes) if sizes else settings.partition_gb * 1e9 / 100
     contents: dict[str, dict] = {}
     for path, stat in tars.items():
-        placement = assignment.place(path, "tars", float(stat["size"] or 0))
+        placement = assignment.place(path, "tars", float(usual if stat["size"] is None else stat["size"]))
         name = f"tars-{placement.number:05d}"
         contents.setdefault(name, {"id": name, "tars": []})["tars"].append(stat)
     assignment.save()
@@ -77,11 +85,24 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     return found
 
 
+def one_spelling(tars: Collection[str]) -> dict[str, str]:
+    """What every tar path is called: paths that lead to one place, such as x.tar and /here/x.tar, get one name.
+
+    That is the absolute one where it occurs, so that nobody's relative paths become absolute without need.
+    """
+    names: dict[str, str] = {}
+    for tar in sorted(tars):
+        place = tar if "://" in tar else os.path.abspath(tar)
+        names[place] = place if tar == place else names.get(place, tar)
+    return {tar: names[tar if "://" in tar else os.path.abspath(tar)] for tar in tars}
+
+
 def find_manifests(folder: str) -> dict[str, str]:
     """train, dev and test manifests in a folder. Raises MillraceError where a split has two."""
     found: dict[str, str] = {}
     for split in SPLITS:
-        paths = [path for suffix in SUFFIXES if (path := Path(folder) / f"{split}{suffix}").is_file()]
+        named = ([Path(folder) / f"{split}{suffix}" for suffix in suffixes] for suffixes in SUFFIXES)
+        paths = next(filter(None, ([path for path in group if path.is_file()] for group in named)), [])
         if len(paths) > 1:
             raise MillraceError(
                 f"there are two manifests of {split}: {' and '.join(path.name for path in paths)}",
@@ -91,6 +112,15 @@ def find_manifests(folder: str) -> dict[str, str]:
         if paths and folder:
             found[split] = str(paths[0])
     return found
+
+
+def _near_misses(folder: str) -> str:
+    """Names in the folder that look like a train manifest, for the message that there is none."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.lower().startswith("train")) if folder else []
+    except OSError:
+        return ""
+    return f" (one file each is read, not {', '.join(names[:3])})" if names else ""
 
 
 class _TarLister:
@@ -109,5 +139,5 @@ class _TarLister:
 def _stat(path: str) -> dict:
     try:
         return partitions.Stat.of(path).as_dict()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a zero byte in the path
         return {"path": path, "size": None, "mtime_ns": None}

@@ -147,7 +147,7 @@ class Chain:
                 and end <= 32
                 and digits.isdigit()
                 and octal.isdigit()
-                and (not prefix or magic != b"ustar\0" or window[at + 508 : at + 512] != b"tar\0")
+                and (not prefix or (magic == b"ustar\0" and window[at + 508 : at + 512] != b"tar\0"))
             ):
                 try:
                     size = int(digits, 8)
@@ -158,7 +158,7 @@ class Chain:
                 if good and not self.shared and data + size <= total:
                     cut = name.find(b"\0")
                     name = name if cut < 0 else name[:cut]
-                    if prefix and magic == b"ustar\0":
+                    if prefix:
                         name = window[at + 345 : at + 500].partition(b"\0")[0] + b"/" + name
                     names.append(name)
                     starts.append(position)

@@ -10,6 +10,8 @@ from zlib import adler32
 BLOCK = 512
 MAX_EXTENDED_BYTES = 1 << 26
 """An extended header (long name, PAX records) above this is taken for damage."""
+MAX_BODY_BYTES = 1 << 62
+"""A member above this is damage too: where it ends is no address (base-256 fields hold up to 88 bits)."""
 
 # Kinds of members. Those up to SYMLINK have bytes to read; the others are kept with the reason why they have none.
 FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
@@ -188,7 +190,7 @@ def _records(payload: bytes, start: int) -> dict[bytes, bytes]:
 def _member(
     fetch: Fetch, block: bytes, at: int, start: int, total: int, extended: _Extended, shared: dict[bytes, bytes]
 ) -> tuple[Group, int]:
-    typeflag, magic = block[156:157], block[257:263]
+    typeflag, magic = block[156:157], block[257:265]
     name, link = _text(block[:100]), _text(block[157:257]) if typeflag in b"12" else b""
     records = {**shared, **extended.records} if shared else extended.records
     old_sparse = typeflag == b"S"
@@ -196,7 +198,7 @@ def _member(
     if directory:
         name = name.rstrip(b"/")
     # GNU's own header has other fields where POSIX has the prefix; star's is shorter.
-    if magic == b"ustar\0" and block[345] and not old_sparse:
+    if magic[:5] == b"ustar" and magic != b"ustar  \0" and block[345] and not old_sparse:
         name = _text(block[345:476] if block[508:512] == b"tar\0" else block[345:500]) + b"/" + name
     if extended.name is not None:
         name = extended.name
@@ -208,6 +210,8 @@ def _member(
     size = _pax_size(records[b"size"]) if b"size" in records else number(block[124:136])
     if size is None or size < 0:
         raise BadHeader(start, "a size which is no number")
+    if size > MAX_BODY_BYTES:
+        raise BadHeader(start, "a size which no file can have")
     data = at + BLOCK
     if old_sparse:
         more = block[482]

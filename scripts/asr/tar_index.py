@@ -21,6 +21,8 @@ from scripts.asr.tar_header import (
     OddHeader,
     ZeroBlock,
     is_header,
+    number,
+    rounded,
 )
 from scripts.asr.tar_links import resolve_links
 
@@ -35,6 +37,7 @@ _FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
 _HEADLESS_SEARCH = 1 << 24  # bytes searched for a header where the file does not begin with one
 _CHUNK = 1 << 18
+_MAX_NOTES = 12  # of the reason: a tar may be damaged in thousands of places
 _ZEROS = bytes(_CHUNK)
 _MAGICS = {
     b"\x1f\x8b": "gzip",
@@ -218,7 +221,9 @@ class _Assembly:
                         "compressed", f"compressed with {kind}: unpack it, only a plain tar can be read by address"
                     )
                     return None
-            found = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
+            found = self._after_damage(position)
+            if found is None:
+                found = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
             if found is None and not self.names:
                 zipped = self._head().startswith(b"PK\x03\x04")
                 self._note("not_a_tar", "a zip file" if zipped else "no tar header at its beginning")
@@ -254,6 +259,20 @@ class _Assembly:
             position, size = position + len(window), _CHUNK
         return None
 
+    def _after_damage(self, position: int) -> int | None:
+        """Where the body behind a damaged header ends, where it is itself a tar: its headers are not this tar's.
+
+        None where it is no tar, or where the damaged header's size leads neither to a header nor to the end.
+        """
+        block, body = self.source.pread(2 * BLOCK, position), position + BLOCK
+        size = number(block[124:136].ljust(1))
+        if not size or not 0 < size <= self.source.total - body or not is_header(block[BLOCK:]):
+            return None
+        after = body + rounded(size)
+        if is_header(self.source.pread(BLOCK, after)) or self._after_zeros(after) is None:
+            return after
+        return None
+
     def _next_header(self, position: int, most: int = 0) -> int | None:
         """The next header after damage: one with `ustar`, or an old one which leads to another or to the end."""
         end = min(self.source.total, position + most) if most else self.source.total
@@ -276,6 +295,8 @@ class _Assembly:
 
     def _finish(self) -> None:
         result, count = self.result, len(self.names)
+        if len(self.notes) > _MAX_NOTES:
+            self.notes[_MAX_NOTES:] = [f"{len(self.notes) - _MAX_NOTES:,} more places like these"]
         result.names = [bare_name(name) for name in self.names]
         result.offsets, result.sizes = np.array(self.offsets, np.int64), np.array(self.sizes, np.int64)
         result.kinds, result.recovered = np.full(count, FILE, np.uint8), np.zeros(count, bool)

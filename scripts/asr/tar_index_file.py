@@ -18,7 +18,7 @@ from scripts.asr.tar_index import FAILED, PARTIAL, TarScan, bare_name, digest
 from scripts.common.atomic import replacing
 from scripts.common.errors import MillraceError
 
-REBUILD = "Build its index and the buckets again: snakemake asr_data"
+REBUILD = "Build its index and the buckets again: snakemake asr_data (after --touch: asr_data -R asr_build_tar_indices)"
 ROW_GROUP = 1 << 16
 """Members per row group, at least: tars are never split over two calls, small ones share a group."""
 

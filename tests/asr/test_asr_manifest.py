@@ -7,14 +7,16 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from scripts.asr import buckets
-from scripts.asr.asr_manifest import speech_manifests
+from scripts.asr.asr_manifest import manifests_of, speech_manifests
 from scripts.asr.bucket_edges import SEED_EDGES, bucket_ids
 from scripts.asr.buckets import BucketChoices
+from scripts.asr.index_members import TarIndices
 from scripts.common.errors import MillraceError
 from tests.asr.bucket_corpus import (
     build_from,
@@ -142,6 +144,81 @@ def test_nemo_jsonl(tmp_path: Path) -> None:
     (tmp_path / "manifest_1.json").write_text(json.dumps({"audio_filepath": "a1_0.wav", "duration": 2, "text": "t"}))
     (ledger,) = build_from(tmp_path / "out2", index, train=tmp_path / "manifest_1.json").values()
     assert ledger.rows_out == 1
+
+
+def test_lists_and_structs_are_no_texts(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=6)
+    table = pa.Table.from_pylist(rows)
+    words = [["two", "words"], None, *[None] * 4]
+    pq.write_table(table.set_column(2, "transcript", pa.array(words)), tmp_path / "lists.parquet")
+    with pytest.raises(MillraceError, match="'empty_transcript': 5, 'text_is_nested': 1"):
+        build_from(tmp_path / "out", index, train=tmp_path / "lists.parquet")
+    lists = pa.array([[row["tar_path"]] for row in rows])
+    pq.write_table(table.set_column(0, "tar_path", lists), tmp_path / "tars.parquet")
+    with pytest.raises(MillraceError, match="'text_is_nested': 6"):
+        build_from(tmp_path / "out", index, train=tmp_path / "tars.parquet")
+    rows[0]["transcript"], rows[1]["tar_member_name"], rows[2]["transcript"] = {"text": "x"}, ["a.flac"], 7
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl").values()
+    assert ledger.rejected == {"text_is_nested": 2} and ledger.rows_out == 4
+
+
+def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> None:
+    rows = [
+        {"tar_path": f"/a/{n % 9}.tar", "tar_member_name": f"m{n}", "transcript": f"t {n}", "duration_s": 1.0 + n}
+        for n in range(600)
+    ]
+    path = write_manifest(tmp_path / "train.parquet", rows, compression="none", row_group_size=200)
+    whole, rng = path.read_bytes(), np.random.default_rng(5)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[rng.integers(0, len(whole))] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            (manifest,) = (found.scan() for found in manifests_of("train", [path], "", ""))
+            assert sum(len(table) for task in manifest.tasks for table in manifest.read(task)) == 600
+        except MillraceError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert 0 < refused < 150
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=3)
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table.append_column("tar_path", table["tar_path"]), tmp_path / "train.parquet")
+    with pytest.raises(MillraceError, match="several columns named tar_path"):
+        build_from(tmp_path / "out", index, train=tmp_path / "train.parquet")
+
+
+@pytest.mark.parametrize(
+    ("shard", "template", "rows_out"),
+    [(1.0, "audio_{shard_id}.tar", 1), ("1", "audio_{shard_id:d}.tar", 1), ("1", "audio_{shard_id}.tar", 1),
+     (1, "audio__OP_0..3_CL_.tar", 1), ("1", "audio_{0..1023}.tar", 1), (1, "audio_{000..123}.tar", 0),
+     ([1], "audio_{shard_id}.tar", 0), (True, "audio_{shard_id}.tar", 0)],
+)  # fmt: skip
+def test_shard_ids_of_other_types(tmp_path: Path, shard: object, template: str, rows_out: int) -> None:
+    index = index_of([write_tar(tmp_path / "audio_1.tar", ["a.wav"])], tmp_path / "index.parquet")
+    good = {"audio_filepath": "a.wav", "duration": 2, "text": "t", "tar": str(tmp_path / "audio_1.tar")}
+    line = {"audio_filepath": "./a.wav", "duration": 3, "text": "t", "shard_id": shard}
+    (tmp_path / "train.jsonl").write_text(json.dumps(good))
+    (tmp_path / "dev.jsonl").write_text(json.dumps(line))
+    found = [
+        manifest.scan()
+        for split in ("train", "dev")
+        for manifest in manifests_of(split, [tmp_path / f"{split}.jsonl"], "", template)
+    ]
+    ledgers = buckets.build(found, TarIndices([index]), tmp_path / "out", BucketChoices())
+    reason = "tar_not_indexed" if "000" in template else "no_tar_path"
+    assert ledgers[0].rows_out == rows_out and ledgers[0].rejected == ({} if rows_out else {reason: 1})
+
+
+def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=3)
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-16")
+    with pytest.raises(MillraceError, match="json_encoding"):
+        build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl")
 
 
 def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:

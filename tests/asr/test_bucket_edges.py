@@ -83,3 +83,12 @@ def test_few_different_durations_need_few_buckets() -> None:
 def test_edges_that_are_none_are_refused(edges: list[float]) -> None:
     with pytest.raises(MillraceError, match="rising"):
         be.checked_edges(edges)
+
+
+@pytest.mark.parametrize("last", [30.0, 60.0, 61.0, 7200.0, 1e6])
+def test_the_steps_of_a_histogram_are_bounded(last: float) -> None:
+    histogram = be.DurationHistogram(last)
+    histogram.add(np.array([last / 8, last / 8, last * 0.999, last * 3]))
+    assert len(histogram.counts) <= be.MOST_STEPS and histogram.counts.sum() == 4
+    edges = be.auto_edges(histogram.counts, 2, histogram.step)
+    assert edges[-1] == pytest.approx(last) and last / 8 < edges[1] <= last / 8 + 2 * histogram.step

@@ -20,9 +20,11 @@ from scripts.asr.asr_manifest import manifests_of
 from scripts.asr.batch_cut import BatchBudget
 from scripts.asr.bucket_edges import SEED_EDGES, bucket_ids, bucket_of
 from scripts.asr.bucket_files import read_durations
-from scripts.asr.buckets import BucketChoices
+from scripts.asr.buckets import BucketChoices, build
+from scripts.asr.index_members import TarIndices
 from scripts.asr.planner import plan_epoch
 from scripts.asr.row_table import RowTable
+from scripts.asr.tar_index_file import TarIndex
 from scripts.common.errors import MillraceError
 from tests.asr.bucket_corpus import (
     build_from,
@@ -141,6 +143,7 @@ def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path: P
 DEFECTS = [
     ({"transcript": " \t\n\u3000"}, "empty_transcript"),
     ({"transcript": None}, "empty_transcript"),
+    ({"transcript": "\u200b\ufeff \0"}, "empty_transcript"),
     ({"duration_s": float("nan")}, "duration_nan"),
     ({"duration_s": None}, "duration_missing"),
     ({"duration_s": float("inf")}, "duration_infinite"),
@@ -148,6 +151,7 @@ DEFECTS = [
     ({"duration_s": 0.0}, "duration_not_positive"),
     ({"duration_s": -3.0}, "duration_not_positive"),
     ({"duration_s": 4e9}, "duration_implausible"),
+    ({"duration_s": 1e-60}, "duration_implausible"),
     ({"tar_member_name": "clips/absent.flac"}, "not_in_tar"),
     ({"tar_member_name": "hid0"}, "not_in_tar"),
     ({"tar_member_name": ""}, "no_member_name"),
@@ -171,7 +175,7 @@ def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> No
     listed = {(row["row"] - (kind == "jsonl")): row for row in rejects(tmp_path / "out")}
     assert {at: row["reason"] for at, row in listed.items()} == {at: reason for at, (_, reason) in enumerate(DEFECTS)}
     assert ledger.rows_in == len(rows) and ledger.rows_out == len(good)
-    assert listed[14]["detail"] == "in none of the tar indices" and listed[14]["file"] == str(manifest)
+    assert listed[len(DEFECTS) - 1]["detail"] == "in none of the tar indices" and listed[0]["file"] == str(manifest)
     assert json.loads((tmp_path / "out" / "ledger.json").read_text())[0]["rows_rejected"] == len(DEFECTS)
 
 
@@ -183,7 +187,7 @@ def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
         row["duration_s"] = seconds
     manifest = write_manifest(tmp_path / "train.parquet", rows)
     (kept,) = build_from(tmp_path / "keep", index, train=manifest).values()
-    assert kept.rows_out == 6
+    assert kept.rows_out == 6 and kept.warnings == {"longer_than_last_edge": 2}
     assert sorted(r["duration_s"] for r in rows_of(tmp_path / "keep/train/b_20_30.parquet")) == [
         29.999,
         30.0,
@@ -194,6 +198,29 @@ def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
     (dropped,) = build_from(tmp_path / "drop", index, BucketChoices(keep_over_max=False), train=manifest).values()
     assert dropped.rejected == {"longer_than_last_edge": 2} and dropped.rows_out == 4
     assert sorted(r["duration_s"] for r in rows_of(tmp_path / "drop/train/b_20_30.parquet")) == [29.999, 30.0]
+
+
+def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
+    rows, _ = corpus(tmp_path, tars=2, members=10)
+    paths = sorted({Path(row["tar_path"]) for row in rows})
+    paths[0].write_bytes(paths[0].read_bytes()[: 4 * 1024 + 530])
+    rows[0]["tar_member_name"], rows[0]["tar_path"] = "absent.flac", str(paths[1])
+    index = index_of(paths, tmp_path / "cut.parquet")
+    (ledger,) = build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)).values()
+    assert ledger.rejected["not_a_file"] == 1 and ledger.rejected["not_in_tar"] >= 5
+    for row in rejects(tmp_path / "out"):
+        assert ("truncated: the file ends inside" in row.get("detail", "")) == (row["tar_path"] == str(paths[0]))
+
+
+def test_an_edge_meant_as_infinity_costs_no_memory(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=10)
+    manifest = write_manifest(tmp_path / "train.parquet", rows)
+    for name, choices in {
+        "fixed": BucketChoices(edges=(0.0, 5.0, 1e12)),
+        "auto": BucketChoices(edges=None, auto=2, last_edge=1e12),
+    }.items():
+        (ledger,) = build_from(tmp_path / name, index, choices, train=manifest).values()
+        assert ledger.rows_out == 10
 
 
 def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_path: Path) -> None:
@@ -213,6 +240,26 @@ def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_pa
         assert ledger.rejected == {"duplicate_row": 13} and ledger.rows_out == len(rows)
         outputs.append({name: raw for name, raw in files(tmp_path / name / "out").items() if name != "rejects.jsonl"})
     assert outputs[0] == outputs[1]
+
+
+def test_a_tar_under_its_full_and_its_short_path_is_one_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, index = corpus(tmp_path, tars=2, members=30)
+    monkeypatch.chdir(tmp_path)
+    short = [{**row, "tar_path": "./" + str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows]
+    train = write_manifest(tmp_path / "train.parquet", rows[:50] + short[:9])
+    dev = write_manifest(tmp_path / "dev.parquet", short[40:])
+    ledgers = build_from(tmp_path / "out", index, train=train, dev=dev)
+    assert ledgers["train"].rejected == {"duplicate_row": 9} and ledgers["train"].warnings == {"also_in_dev": 10}
+    assert {row["tar_path"] for row in rows_of(tmp_path / "out/dev.parquet")} <= {row["tar_path"] for row in rows}
+    # Also where the index was made of both spellings, each in a partition of its own.
+    other = index_of(sorted({Path(row["tar_path"]) for row in short}), Path("other.parquet"))
+    with TarIndex.open(other) as opened:
+        assert not any(tar.startswith("/") for tar in opened.tars)
+    manifests = [m.scan() for m in manifests_of("train", [train], "", "")]
+    (ledger,) = build(manifests, TarIndices([index, other]), tmp_path / "both", BucketChoices())
+    assert ledger.rows_out == 50
+    with pytest.raises(MillraceError, match="two indices hold this tar"):
+        TarIndices([index, shutil.copy(index, tmp_path / "copy.parquet")])
 
 
 def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:

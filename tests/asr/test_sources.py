@@ -84,6 +84,16 @@ def test_a_replaced_tar_changes_its_partition_only(tars):
     assert tars.changed() == {tars.home(tars.paths[3])}
 
 
+def test_another_root_is_looked_at_though_the_manifests_are_as_they_were(tars):
+    tars.write("train", [path.relative_to(tars.folder) for path in tars.paths])
+    tars.settings.tar_root = str(tars.folder / "elsewhere")
+    tars.sync()
+    tars.settings.tar_root = str(tars.folder)
+    tars.sync()
+    listed = [tar["path"] for _, raw in tars.files().values() for tar in json.loads(raw)["tars"]]
+    assert sorted(listed) == sorted(map(str, tars.paths))
+
+
 def test_a_rewritten_manifest_of_the_same_tars_changes_nothing(tars):
     tars.write("train", tars.paths[:-2][::-1])
     assert tars.changed() == set()
@@ -107,6 +117,16 @@ def test_a_tar_that_is_not_there_is_kept_without_size_and_found_when_it_comes(ta
     assert tars.changed() == {home}
 
 
+@pytest.mark.parametrize("there", [0, 3])
+def test_tars_on_storage_that_is_not_mounted_do_not_end_in_one_partition(tmp_path, there):
+    made = Tars(tmp_path, count=there or 2)
+    made.write("train", [*made.paths[:there], *(Path(f"/nowhere/{number}.tar") for number in range(300))])
+    made.write("dev", made.paths[: min(there, 1)] or [Path("/nowhere/0.tar")])
+    made.sync()
+    counts = [len(json.loads(raw)["tars"]) for _, raw in made.files().values()]
+    assert sum(counts) == 300 + there and max(counts) <= 100
+
+
 def test_without_manifests_the_lane_says_so_and_keeps_its_partitions(tars):
     known = tars.sync().partitions
     (tars.folder / "manifests/train.parquet").unlink()
@@ -118,6 +138,35 @@ def test_two_manifests_of_a_split_are_an_error(tars):
     (tars.folder / "manifests/train.jsonl").write_text("{}\n")
     with pytest.raises(MillraceError, match="two manifests of train"):
         tars.sync()
+
+
+def test_a_jsonl_manifest_may_be_called_json_but_goes_behind_the_others(tars):
+    (tars.folder / "manifests/train.json").write_text('{"steps": 3}')
+    assert sources.find_manifests(tars.settings.manifest_dir)["train"].endswith("train.parquet")
+    (tars.folder / "manifests/train.parquet").unlink()
+    assert sources.find_manifests(tars.settings.manifest_dir)["train"].endswith("train.json")
+
+
+def test_what_was_taken_for_no_manifest_is_named(tars):
+    (tars.folder / "manifests/train.parquet").rename(tars.folder / "manifests/train-00000-of-00001.parquet")
+    assert "not train-00000-of-00001.parquet" in tars.sync().message
+
+
+def test_a_tar_spelled_in_two_ways_is_one_tar(tars, monkeypatch):
+    monkeypatch.chdir(tars.folder)
+    before = tars.files()
+    tars.write("dev", [*(path.relative_to(tars.folder) for path in tars.paths[:4]), *tars.paths[-2:]])
+    tars.sync()
+    assert tars.files() == before
+
+
+def test_a_path_no_file_can_have_does_not_stop_the_parse(tars):
+    paths = [Path("a\0b.tar"), Path("x" * 5000), *tars.paths[-2:]]
+    tars.write("dev", paths)
+    tars.sync()
+    assert {"path": "a\0b.tar", "size": None, "mtime_ns": None} in [
+        tar for _, raw in tars.files().values() for tar in json.loads(raw)["tars"]
+    ]
 
 
 def test_with_the_speech_lane_as_source_there_are_no_partitions(tmp_path):

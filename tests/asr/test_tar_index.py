@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import tarfile
 from pathlib import Path
@@ -224,8 +225,10 @@ def test_cut_anywhere_never_raises_and_never_gives_wrong_bytes(tmp_path, content
     for end in [*range(0, len(content), 512), *range(100, len(content), 1700)]:
         path = save(folder, content[:end])
         found = scan(path, chains)
-        readable = bytes_of(path, found)
-        # A link whose target is cut off leaves a gap; everything else is a beginning of the whole.
+        # A link whose target is cut off leaves a gap, or leads to an older member of that name; everything else is a
+        # beginning of the whole.
+        files = (found.kinds == FILE)[found.kinds <= SYMLINK]
+        readable = list(itertools.compress(bytes_of(path, found), files))
         kept = iter(whole)
         assert all(member in kept for member in readable), end
         if end % 512:
@@ -450,6 +453,60 @@ def test_a_bad_checksum_costs_one_member(tmp_path):
         assert found.status == "damaged" and f"{start:,}" in found.reason
         assert bytes_of(path, found) == members[:20] + members[21:]
         assert found.recovered.tolist() == [False] * 20 + [True] * 29
+
+
+def test_thousands_of_damaged_places_are_told_in_few_words(tmp_path):
+    bad = bytearray(tar_of(*((f"m{number:04d}.flac", b"x") for number in range(4000))))
+    bad[148 + 1024 :: 4096] = bytes(byte ^ 1 for byte in bad[148 + 1024 :: 4096])
+    found = scan(save(tmp_path, bytes(bad)), 1)
+    assert found.status == "damaged" and "more places like these" in found.reason and len(found.reason) < 1000
+    assert found.names == [b"m%04d.flac" % number for number in range(4000) if number % 4 != 1]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_behind_a_bad_header_the_members_of_a_tar_in_the_tar_are_not_taken(tmp_path, last):
+    inner, _ = many(30)
+    members = [("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("c", b"c")][: 2 if last else 4]
+    content = bytearray(tar_of(*members))
+    content[content.index(b"inner.tar")] ^= 0x15
+    for chains in CHAIN_COUNTS:
+        found = scan(save(tmp_path, bytes(content)), chains)
+        assert found.status == "damaged" and found.names == ([b"a"] if last else [b"a", b"b", b"c"])
+
+
+def test_a_damaged_size_that_leads_to_a_later_header_costs_no_other_member(tmp_path):
+    members = [(f"m{number:02d}.flac", body_of(300, number)) for number in range(20)]
+    content = bytearray(tar_of(*members))
+    start = content.index(b"m05.flac")
+    content[start + 124 : start + 136] = b"%011o\0" % (300 + 3 * 1024)
+    for chains in CHAIN_COUNTS:
+        found = scan(save(tmp_path, bytes(content)), chains)
+        assert found.status == "damaged"
+        assert bytes_of(tmp_path / "a.tar", found) == [
+            (name.encode(), body) for name, body in members if name != "m05.flac"
+        ]
+
+
+@pytest.mark.parametrize("size", [(1 << 63) - 1, (1 << 88) - 1])
+def test_a_size_no_file_can_have_is_damage(tmp_path, size):
+    header = bytearray(info_of("huge.flac").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\x80" + size.to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path = save(tmp_path, tar_of(("a", b"a"))[:1024] + bytes(header) + tar_of(("b", b"b")))
+    found = check_equal_names(path, [b"a", b"b"])
+    assert found.status == "damaged" and "no file can have" in found.reason
+
+
+def test_a_prefix_counts_unless_the_magic_is_gnus(tmp_path):
+    parts = []
+    for magic in (b"ustar\x0000", b"ustar 00", b"ustar  \0"):
+        header = bytearray(info_of("name", 1).tobuf(tarfile.USTAR_FORMAT))
+        header[257:265], header[345:351], header[148:156] = magic, b"folder", b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        parts.append(bytes(header) + b"x" + bytes(511))
+    found = scan(save(tmp_path, b"".join(parts) + bytes(1024)), 1)
+    assert found.names == [b"folder/name", b"folder/name", b"name"]
 
 
 def test_a_zeroed_header_is_damage_not_an_end(tmp_path):
