@@ -24,9 +24,9 @@ class BadJson(ValueError):
 
 def loads(raw: bytes) -> tuple[Any, list[str]]:
     """Parse one JSON document; return it and the repairs that were needed: `json_bom`, `json_encoding`,
-    `json_nan`, `json_surrogate`.
+    `json_control`, `json_nan`, `json_surrogate`.
 
-    Raises BadJson with reason `json_empty` or `json_damaged` and the place of the damage.
+    Raises BadJson with reason `json_empty`, `json_encoding` or `json_damaged` and the place of the damage.
     """
     repairs: list[str] = []
     if raw[:3] == b"\xef\xbb\xbf":
@@ -53,14 +53,30 @@ def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tupl
         return value if math.isfinite(value) else constant(text.replace(text.lstrip("-"), "Infinity"))
 
     try:
-        value = json.loads(raw.decode(encoding), parse_constant=constant, parse_float=real, parse_int=_integer)
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        if raw.lstrip()[:1] in (b"{", b"[") and error.reason != "unexpected end of data":
+            raise BadJson("json_encoding", f"not in UTF-8 (byte {error.start}); convert the file to UTF-8") from None
+        raise BadJson("json_damaged", f"not valid JSON ({strict})") from None
+    text = text.lstrip("\ufeff")
+    options = {"parse_constant": constant, "parse_float": real, "parse_int": _integer}
+    found = {"json_encoding": encoding not in ("utf-8", "utf-8-sig")}
+    try:
+        try:
+            value = json.loads(text, **options)
+        except json.JSONDecodeError as error:
+            # A line break or tab typed into a string.
+            found["json_control"] = error.msg.startswith("Invalid control character")
+            value = json.loads(text, strict=False, **options)
         mended = _without_surrogates(value)
-    except (ValueError, RecursionError) as lenient:
+        # NaN differs from itself, so compare what was read as text.
+        found["json_surrogate"] = repr(mended) != repr(value)
+    except RecursionError:
+        raise BadJson("json_damaged", f"not valid JSON, or nested too deeply ({strict})") from None
+    except ValueError as lenient:
         place = lenient if isinstance(lenient, json.JSONDecodeError) else strict
         raise BadJson("json_damaged", f"not valid JSON ({place})") from None
-    found = {"json_encoding": encoding not in ("utf-8", "utf-8-sig"), "json_nan": constants}
-    # NaN differs from itself, so compare what was read as text.
-    found["json_surrogate"] = repr(mended) != repr(value)
+    found["json_nan"] = bool(constants)
     return mended, repairs + [name for name, needed in found.items() if needed]
 
 

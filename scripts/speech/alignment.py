@@ -61,21 +61,26 @@ def parse(raw: bytes) -> Alignment:
         value, repairs = jsonl.loads(raw)
     except jsonl.BadJson as bad:
         raise BadAlignment(bad.reason, str(bad)) from None
-    if isinstance(value, list):
-        raise BadAlignment("json_not_an_object", "a list stands on top, not an object with audio_file and segments")
     if not isinstance(value, dict):
-        raise BadAlignment("json_not_an_object", f"{type(value).__name__} on top, not an object with segments")
+        raise BadAlignment("json_not_an_object", f"{kind_of(value)} stands on top, not an object with segments")
     segments = value.get("segments")
     if segments is None:
         raise BadAlignment("no_segments", "the object has no `segments`")
     if not isinstance(segments, list):
-        raise BadAlignment("no_segments", f"`segments` is {type(segments).__name__}, not a list")
+        raise BadAlignment("no_segments", f"`segments` is {kind_of(segments)}, not a list")
     if not segments:
         raise BadAlignment("no_segments", "`segments` is an empty list")
     audio_file = value.get("audio_file")
-    if not isinstance(audio_file, str) or not audio_file.strip():
-        audio_file, repairs = None, [*repairs, "audio_file_from_name"]
-    return Alignment(clean_text(audio_file)[0] if audio_file else None, segments, repairs)
+    audio_file = clean_text(audio_file)[0].strip() if isinstance(audio_file, str) else ""
+    if stem(audio_file) in ("", ".."):
+        return Alignment(None, segments, [*repairs, "audio_file_from_name"])
+    return Alignment(audio_file, segments, repairs)
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in the words of a message."""
+    names = {type(None): "null", list: "a list", dict: "an object", str: "a string", bool: "true or false"}
+    return names.get(type(value), "a number")
 
 
 def field_of(segment: dict, name: str) -> Any:

@@ -41,7 +41,12 @@ def probe(path: str | os.PathLike) -> AudioInfo:
             return pcm.info()
     from scripts.speech.stream_facts import stream_info
 
-    return stream_info(path)
+    try:
+        return stream_info(path)
+    except (AudioError, MemoryError, OSError):
+        raise
+    except Exception as error:  # one file that trips a library must not end the work on all others
+        raise AudioError("audio_load", path, f"cannot be read ({type(error).__name__}: {error})") from error
 
 
 def cut(
@@ -50,8 +55,8 @@ def cut(
     """Yield for each span (start, end) in seconds its samples, int16 mono (n,) at `sampling_rate`, or an AudioError.
 
     A span is the samples [round(start * rate), round(end * rate)) of the source at its own rate; they are mixed to
-    mono, resampled by soxr HQ where the rates differ, and rounded once. `spans` are sorted by start (ValueError
-    else); those that are no span (NaN, negative, reversed, without a sample) may stand anywhere.
+    mono (see `recording.mono`), resampled by soxr HQ where the rates differ, and rounded once. `spans` are sorted by
+    start (ValueError else); those that are no span (NaN, negative, reversed, without a sample) may stand anywhere.
 
     The recording is read once. Memory is bounded by the longest span and what overlaps it, not by the recording.
     A yielded AudioError concerns that span only: `out_of_range`, or `audio_load` where the span touches a damaged

@@ -187,7 +187,8 @@ def _ogg(raw: mmap.mmap) -> list[Break]:
     found: list[Break] = []
     sequences: dict[bytes, int] = {}
     headers: set[bytes] = set()  # streams that have shown nothing but headers
-    at = 0
+    # What comes before the beginning (an ID3 tag) is none of the stream.
+    at = max(0, raw.find(b"OggS\0\2")) if raw[:4] != b"OggS" else 0
     while at < len(raw):
         head = raw[at : at + 27]
         if head[:5] != b"OggS\0" or len(head) < 27:
@@ -208,7 +209,8 @@ def _ogg(raw: mmap.mmap) -> list[Break]:
             found.append(Break(at, after, False))
         sequences[serial] = number
         headers = headers | {serial} if not any(head[6:14]) else headers - {serial}
-        at = after if raw[after : after + 4] == b"OggS" or after >= len(raw) else at + 4
+        whole = raw[after : after + 4] == b"OggS" or after >= len(raw) or _page_is_sound(raw[at:after])
+        at = after if whole else at + 4
         if at != after:
             # The page swallows the header of the next one, or its own header is damaged.
             start, at = at - 4, raw.find(b"OggS\0", at)
@@ -219,64 +221,119 @@ def _ogg(raw: mmap.mmap) -> list[Break]:
 
 # MPEG transport streams -------------------------------------------------------------------------------------------
 
+_UNBOUNDED = -(1 << 39)
+_PACKETS = 1 << 16  # looked at together: memory does not grow with the file
+
+
+@dataclass
+class _Chain:
+    """How far the packets of one PID are as they should be, and what of them is not."""
+
+    found: list[Break]
+    pes: int = -1  # place of the newest PES packet
+    counter: int = -1  # of the newest packet
+    due: int = 0  # bytes that the PES packet still lacks; _UNBOUNDED or less where it states no length
+    pending: int | None = None  # where a break began that is still open
+    clean: int = 0  # PES packets begun since
+
+    def step(self, raw: mmap.mmap, place: int, step: int) -> None:
+        """Take the packet at `place`."""
+        packet = raw[place : place + 188]
+        flags = packet[3] >> 4 & 3
+        # A recording tapped in mid-stream begins with the rest of a PES packet.
+        if not flags & 1 or (self.pes < 0 and not packet[1] & 0x40):
+            return
+        body = 4 + (1 + packet[4] if flags & 2 else 0)
+        begins = bool(packet[1] & 0x40)
+        counter = packet[3] & 15
+        whole = begins and self.due == 0
+        if packet[1] & 0x80 or (self.counter >= 0 and counter != (self.counter + 1) % 16 and not whole):
+            repeated = counter == self.counter and raw[place - step : place - step + 188] == packet
+            if self.pending is None and not repeated:
+                self.pending = max(self.pes, 0)
+            self.clean = 0
+        self.counter = counter
+        if begins:
+            if self.due > 0 and self.pending is None:
+                self.pending = self.pes
+            length = int.from_bytes(packet[body + 4 : body + 6], "big")
+            self.due = length + 6 if length else 2 * _UNBOUNDED
+            self.pes = place
+            if self.pending is not None:
+                self.clean += 1
+                if self.clean > 1:
+                    self.found.append(Break(self.pending, place))
+                    self.pending, self.clean = None, 0
+        self.due -= max(0, 188 - body)
+        if _UNBOUNDED < self.due < 0:
+            self.pending, self.clean = self.pes if self.pending is None else self.pending, 0
+
 
 def _transport(raw: mmap.mmap, stream_id: int) -> list[Break]:
     """Breaks of one PID: from the PES packet that is damaged to the one after the next."""
-    found: list[Break] = []
     view = np.frombuffer(raw, np.uint8)
     step, at = _stride(view)
     if not step:
         return []
-    pes, counter, due = -1, -1, 0  # place and counter of the newest packet; bytes that its PES still lacks
-    pending: int | None = None
-    clean = 0
+    chain = _Chain([])
     try:
         while at + 188 <= len(view):
-            count = (len(view) - at - 188) // step + 1
-            grid = np.lib.stride_tricks.as_strided(view[at:], (count, 4), (step, 1), writeable=False)
+            count = min((len(view) - at - 188) // step + 1, _PACKETS)
+            grid = np.lib.stride_tricks.as_strided(view[at:], (count, 188), (step, 1), writeable=False)
             bad = np.flatnonzero(grid[:, 0] != 0x47)
             sound = int(bad[0]) if len(bad) else count
             ids = (grid[:sound, 1].astype(np.int32) & 31) << 8 | grid[:sound, 2]
-            for place in (np.flatnonzero(ids == stream_id) * step + at).tolist():
-                packet = raw[place : place + 188]
-                flags = packet[3] >> 4 & 3
-                # A recording tapped in mid-stream begins with the rest of a PES packet.
-                if not flags & 1 or (pes < 0 and not packet[1] & 0x40):
-                    continue
-                body = 4 + (1 + packet[4] if flags & 2 else 0)
-                begins = bool(packet[1] & 0x40)
-                repeated = (packet[3] & 15) == counter
-                whole = begins and due == 0
-                if packet[1] & 0x80 or (counter >= 0 and (packet[3] & 15) != (counter + 1) % 16 and not whole):
-                    if pending is None and not (repeated and raw[place - step : place - step + 188] == packet):
-                        pending = max(pes, 0)
-                    clean = 0
-                counter = packet[3] & 15
-                if begins:
-                    if due > 0 and pending is None:
-                        pending = pes
-                    length = int.from_bytes(packet[body + 4 : body + 6], "big")
-                    due = length + 6 if length else -(1 << 40)
-                    pes = place
-                    if pending is not None:
-                        clean += 1
-                        if clean > 1:
-                            found.append(Break(pending, place))
-                            pending, clean = None, 0
-                due -= max(0, 188 - body)
-                if -(1 << 39) < due < 0:
-                    pending, clean = pes if pending is None else pending, 0
+            mine = np.flatnonzero(ids == stream_id)
+            places, whole = mine * step + at, _whole(grid[mine])
+            i = 0
+            while i < len(places):
+                # What is whole, behind what is whole, needs no look at each packet.
+                runs = whole.get(i) if chain.pending is None and (chain.due == 0 or chain.counter < 0) else None
+                if runs is None:
+                    chain.step(raw, int(places[i]), step)
+                    i += 1
+                else:
+                    chain.pes, chain.counter = int(places[runs[0]]), int(grid[mine[runs[1] - 1], 3] & 15)
+                    chain.due, i = 0, runs[1]
             if sound == count:
-                break
-            if pending is None:
-                pending = max(pes, 0)
-            clean, due, counter = 0, 0, -1
+                at += count * step
+                continue
+            if chain.pending is None:
+                chain.pending = max(chain.pes, 0)
+            chain.clean, chain.due, chain.counter = 0, 0, -1
             at = _resync(view, at + sound * step - step + 1, step)
     finally:
         del view
-    if pending is not None:
-        found.append(Break(pending, len(raw)))
-    return found
+    if chain.pending is not None:
+        chain.found.append(Break(chain.pending, len(raw)))
+    return chain.found
+
+
+def _whole(packets: np.ndarray) -> dict[int, tuple[int, int]]:
+    """Runs of PES packets that are whole: number of the first packet -> numbers of the last PES' first, and of the end.
+
+    `packets`: uint8 (n, 188), all of one PID. Whole is one whose packets all hold payload, count on from each other,
+    and hold as many bytes as it states.
+    """
+    flags, begins = packets[:, 3] >> 4 & 3, np.flatnonzero(packets[:, 1] & 0x40)
+    if len(begins) < 2:
+        return {}
+    body = 4 + (flags >= 2) * (1 + packets[:, 4].astype(np.int64))
+    held = np.concatenate([[0], np.cumsum(np.maximum(0, 188 - body))])
+    counts_on = (packets[1:, 3].astype(np.int16) - packets[:-1, 3] & 15) == 1
+    wrong = (flags & 1 == 0) | (packets[:, 1] & 0x80 != 0) | ~np.concatenate([[True], counts_on])
+    wrong[begins] = ((flags & 1 == 0) | (packets[:, 1] & 0x80 != 0))[begins]
+    amiss = np.concatenate([[0], np.cumsum(wrong)])
+    starts, ends = begins[:-1], begins[1:]
+    at = np.minimum(body[starts], 182)
+    stated = packets[starts, at + 4].astype(np.int64) << 8 | packets[starts, at + 5]
+    good = (amiss[ends] == amiss[starts]) & (stated > 0) & (held[ends] - held[starts] == stated + 6)
+    # Runs of good ones: each good one leads to the end of its run.
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
+    return {
+        int(starts[first]): (int(starts[last - 1]), int(ends[last - 1]))
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    }
 
 
 def _stride(view: np.ndarray) -> tuple[int, int]:

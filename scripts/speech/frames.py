@@ -28,8 +28,9 @@ class FrameRun:
     def add(self, frame: av.AudioFrame, dtype: type) -> None:
         n = frame.samples
         if self.planar:
-            # The planes of audio frames are padded; the samples come first.
-            self.planes.append([np.frombuffer(plane, dtype, n) for plane in frame.planes])
+            # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV lists one plane more,
+            # which points nowhere.
+            self.planes.append([np.frombuffer(plane, dtype, n) for plane in frame.planes[: self.channels]])
         else:
             packed = np.frombuffer(frame.planes[0], dtype, n * self.channels)
             self.planes.append([packed] if self.channels == 1 else list(packed.reshape(n, self.channels).T))

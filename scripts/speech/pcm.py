@@ -19,6 +19,19 @@ _READ_AS = {
 _LARGEST_RIFF = 0xFFFFFFFF
 
 
+def _data_chunks(path: str | os.PathLike) -> int:
+    found, at = 0, 12
+    with open(path, "rb") as handle:
+        while True:
+            handle.seek(at)
+            head = handle.read(8)
+            if len(head) < 8 or not head[:4].isascii():
+                return found
+            size = int.from_bytes(head[4:], "little")
+            found += head[:4] == b"data"
+            at += 8 + size + size % 2
+
+
 class PcmRecording:
     """An open PCM file; `open` returns None for what libsndfile can't read exactly: that is for the stream reader."""
 
@@ -32,6 +45,9 @@ class PcmRecording:
         try:
             handle = soundfile.SoundFile(os.fspath(path))
         except (RuntimeError, OSError, TypeError, UnicodeError):
+            if _data_chunks(path) > 1:
+                # FFmpeg would play the last one as if it were all.
+                raise AudioError("audio_load", path, "is a WAV with more than one data chunk") from None
             return None
         size = os.path.getsize(path)
         overflown = size > _LARGEST_RIFF and handle.format in ("WAV", "WAVEX", "AIFF")

@@ -33,10 +33,11 @@ MEANINGS = {
     "json_unreadable": "the file cannot be read",
     "no_segments": "holds no segments",
     "no_audio_file": "does not say which audio it belongs to",
-    "name_not_utf8": "the file name is not UTF-8",
+    "name_not_utf8": "the name of the file or of a folder it lies in is not UTF-8",
     "not_an_alignment_name": "the name does not end in _aligned.json: taken for something else",
     # repairs
     "json_bom": "a byte order mark was skipped",
+    "json_control": "control characters stand raw in a text of the JSON",
     "json_surrogate": "half characters in the JSON were mended or replaced",
     "json_nan": "NaN or Infinity stands in the JSON",
     "audio_file_from_name": "audio_file is missing: found by the name of the alignment file",
@@ -49,11 +50,12 @@ MEANINGS = {
     "text_nul": "zero characters in a text were removed",
     "cer_computed": "CER missing or unusable: computed from the texts",
     # warnings and notes
-    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is 20 to 50 ms late",
+    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is up to 50 ms late",
     "no_header": "audio without a header, known by its name only",
     "duration_wrong": "the length that the file states is wrong: it was measured",
     "second_transcript": "a further transcript of the same recording",
     "language_unknown": "no language known for the country: set language_map",
+    "alignment_subfolders": "folders below Alignment/alignment_output are not read",
     "no_alignment_folder": "the country has no folder Alignment/alignment_output",
 }
 

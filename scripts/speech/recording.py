@@ -10,6 +10,9 @@ import numpy as np
 
 REASONS = ("audio_missing", "audio_empty", "audio_load", "audio_no_stream", "out_of_range")
 FULL_SCALE = 32768.0
+_BEYOND_BELIEF = 1e9
+# Fewer, of one in seven, show nothing about channels.
+_ENOUGH_SAMPLES = 100
 
 
 class AudioError(Exception):
@@ -68,7 +71,7 @@ def is_pcm_container(head: bytes) -> bool:
 
 
 def mono(channels: list[np.ndarray]) -> np.ndarray:
-    """Mean of the channels on the int16 scale.
+    """Mean of the channels on the int16 scale; of two that cancel each other (one is wired wrongly) the first alone.
 
     `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64 (full scale 1.0).
     Returns int16 where one int16 channel came in, untouched; else float32, or float64 where float32 could not hold it.
@@ -78,12 +81,15 @@ def mono(channels: list[np.ndarray]) -> np.ndarray:
         channels = [(channel.astype(np.int16) - 128) << 8 for channel in channels]
     if len(channels) == 1 and channels[0].dtype == np.int16:
         return channels[0]
+    if len(channels) == 2 and _cancel(*channels):
+        return mono(channels[:1])
     if kind.kind == "f":
-        total = channels[0] if len(channels) == 1 else sum(channels[1:], channels[0])
-        result = total * total.dtype.type(FULL_SCALE / len(channels))
-        # A damaged packet, or a float WAV, may hold NaN or infinity; one of them would spoil all it is mixed with.
-        if not np.isfinite(result.sum()):
-            result = np.nan_to_num(result, copy=False, nan=0.0, posinf=FULL_SCALE, neginf=-FULL_SCALE)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = channels[0] if len(channels) == 1 else sum(channels[1:], channels[0])
+            result = total * total.dtype.type(FULL_SCALE / len(channels))
+        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: one would spoil all that it is mixed with.
+        if not max(result.max(), -result.min()) < _BEYOND_BELIEF:
+            result = np.clip(np.nan_to_num(result, copy=False, nan=0.0), -FULL_SCALE, FULL_SCALE)
         return result
     if kind == np.int32:
         total = sum(channel.astype(np.float64) for channel in channels)
@@ -92,6 +98,15 @@ def mono(channels: list[np.ndarray]) -> np.ndarray:
     for channel in channels[1:]:
         total += channel
     return total.astype(np.float32) * np.float32(1 / len(channels)) if len(channels) > 1 else total.astype(np.int16)
+
+
+def _cancel(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether the sum of two channels is 30 dB below them: no two microphones, and no stereo mix, are so opposite."""
+    one, other = (channel[::7].astype(np.float64) for channel in (one, other))
+    with np.errstate(over="ignore", invalid="ignore"):
+        loudness = np.dot(one, one) + np.dot(other, other)
+        both = one + other
+        return bool(len(one) >= _ENOUGH_SAMPLES and loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:

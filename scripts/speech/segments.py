@@ -68,7 +68,7 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
     `audio_seconds` is the length of the recording, or None where it is unknown.
     """
     if not isinstance(raw, dict):
-        raise Unusable("segment_not_an_object", f"the segment is {_kind(raw)}, not an object")
+        raise Unusable("segment_not_an_object", f"the segment is {alignment.kind_of(raw)}, not an object")
     repairs: list[str] = []
     start, end = _time(raw, "start", repairs), _time(raw, "end", repairs)
     if -0.001 < start < 0:
@@ -107,23 +107,19 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
     )
 
 
-def _kind(value: Any) -> str:
-    names = {type(None): "null", list: "a list", str: "a string", bool: "true or false"}
-    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
-
-
 def _time(raw: dict, name: str, repairs: list[str]) -> float:
     value = alignment.field_of(raw, name)
     if value is None:
         raise Unusable("time_missing", f"`{name}` is missing or null")
     if isinstance(value, str):
         try:
-            value = float(value.strip().replace(",", "."))
+            # Python takes 1_0 for 10.
+            value = float(value.strip().replace(",", ".").replace("_", " "))
         except ValueError:
             raise Unusable("time_not_a_number", f"`{name}` is {value[:40]!r}") from None
         repairs.append("time_from_string")
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unusable("time_not_a_number", f"`{name}` is {_kind(value)}")
+        raise Unusable("time_not_a_number", f"`{name}` is {alignment.kind_of(value)}")
     try:
         value = float(value)
     except OverflowError:

@@ -127,7 +127,7 @@ def _csv_rows(path: Path, required: Iterable[str]) -> Iterable[tuple[str, dict[s
                 yield place, row
     except FileNotFoundError:
         raise MillraceError(
-            "no such file", where=str(path), remedy="Run generate_manifest, or mend --manifest-dir"
+            "no such file", where=str(path), remedy="Run snakemake speech_manifest, or mend --manifest-dir"
         ) from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise MillraceError(f"not a CSV in UTF-8 ({error})", where=str(path)) from None

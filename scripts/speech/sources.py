@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,8 +15,10 @@ from scripts.common import atomic, jsonl, partitions
 from scripts.common.errors import MillraceError
 from scripts.speech import alignment, splits
 from scripts.speech.languages import language_of
-from scripts.speech.media import MediaFolder
+from scripts.speech.media import MediaFolder, is_utf8
 
+# Names of countries that quote to more than this are cut; file names take 255 bytes.
+_LONGEST_NAME = 100
 # A partition owns this many shard numbers, so that numbers are stable whatever its neighbours grow to.
 SHARD_NUMBERS = 100
 
@@ -42,6 +45,8 @@ class Recording:
     video_id: str
     hours: float = 0.0
     transcripts: list[dict] = field(default_factory=list)
+    # The content of its audio, by which it is known when it comes back under another name.
+    content: str | None = None
     twin_of: str | None = None
 
     @property
@@ -71,8 +76,20 @@ class Sources:
 
 
 def safe_name(name: str) -> str:
-    """A country's name as it may stand in file names and wildcards; urllib.parse.unquote gives it back."""
-    return quote(name, safe=" ").replace(".", "%2E").replace(" ", "%20")
+    """A country's name as it may stand in file names and wildcards.
+
+    urllib.parse.unquote gives it back, unless it is so long that a digest stands for its end.
+    """
+    if len(safe := _quoted(name)) <= _LONGEST_NAME:
+        return safe
+    end, head = f"~{partitions.digest(name)[:16]}", name
+    while len(_quoted(head)) > _LONGEST_NAME - len(end):
+        head = head[:-1]
+    return _quoted(head) + end
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="").replace(".", "%2E")
 
 
 def load(folder: str | os.PathLike) -> Sources:
@@ -100,7 +117,9 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
         return Sources(load(folder).partitions, f"no alignment files under {root}")
     labels = ("country", "video_id", "split", "subset_id")
     assignment = partitions.Assignment(settings.assignment_file, settings.partition_hours, labels)
+    _check_labels(assignment)
     _find_twins(countries, assignment, cache)
+    _note_contents(countries, assignment, cache)
     for country in countries:
         _assign(country, assignment, settings)
     assignment.save()
@@ -116,7 +135,8 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
 
 
 def _country_names(root: Path, settings: Settings) -> list[str]:
-    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    # isdir, as an entry's is_dir raises on a link that leads to itself.
+    found = sorted(name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name))
     if missing := sorted(set(settings.countries) - set(found)):
         raise MillraceError(
             f"speech.countries names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there",
@@ -127,7 +147,7 @@ def _country_names(root: Path, settings: Settings) -> list[str]:
 
 
 def _read_country(name: str, folder: Path, settings: Settings, cache: partitions.DigestCache) -> Country:
-    country = Country(name, folder, language_of(name, settings.language_map))
+    country = Country(_shown(name), folder, language_of(name, settings.language_map))
     if country.language == "und":
         country.notes.append("language_unknown")
     aligned = folder / "Alignment" / "alignment_output"
@@ -135,34 +155,55 @@ def _read_country(name: str, folder: Path, settings: Settings, cache: partitions
         country.notes.append("no_alignment_folder")
         return country
     media = MediaFolder(folder, settings.path_map)
-    for entry in sorted(os.scandir(aligned), key=lambda entry: entry.name):
-        if entry.name.startswith(".") or not entry.name.endswith(".json") or not entry.is_file():
+    for name in sorted(os.listdir(aligned)):
+        path, lower = os.path.join(aligned, name), name.lower()
+        if name.startswith(".") or not lower.endswith(".json"):
+            if not name.startswith(".") and os.path.isdir(path) and "alignment_subfolders" not in country.notes:
+                country.notes.append("alignment_subfolders")
             continue
         country.files += 1
-        if entry.name.endswith(alignment.SUFFIX):
-            _read_transcript(country, media, entry.path, cache)
+        if lower.endswith(alignment.SUFFIX):
+            _read_transcript(country, media, path, cache)
         else:
             detail = f"the name does not end in {alignment.SUFFIX}"
-            country.rejected.append(_rejected(_shown(entry.name), "not_an_alignment_name", detail))
+            country.rejected.append(_rejected(_shown(name), "not_an_alignment_name", detail))
+    _mend_hours(country)
     return country
+
+
+def _mend_hours(country: Country) -> None:
+    """Have the sizes of audio files correct the hours of recordings that an absurd time makes far too long."""
+    kinds: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
+    for recording in country.recordings.values():
+        if files := [transcript["audio"] for transcript in recording.transcripts if transcript["audio"]]:
+            largest = max(files, key=lambda audio: audio["size"])
+            kinds[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
+    for alike in kinds.values():
+        mended = splits.believable_hours([(recording.hours, size) for recording, size in alike])
+        for (recording, _), hours in zip(alike, mended, strict=True):
+            recording.hours = hours
 
 
 def _read_transcript(country: Country, media: MediaFolder, path: str, cache: partitions.DigestCache) -> None:
     """Add one alignment file to its recording, or to the country's rejected files."""
     name = os.path.basename(path)
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        country.rejected.append(_rejected(_shown(name), "name_not_utf8", "the file name is not UTF-8; rename it"))
+    if not is_utf8(path):
+        detail = "the name of the file, or of a folder it lies in, is not UTF-8; rename it"
+        country.rejected.append(_rejected(_shown(name), "name_not_utf8", detail))
         return
     try:
-        facts = cache.get(partitions.Stat.of(path), _facts)
+        stat = partitions.Stat.of(path)
+        if os.path.isfile(path):
+            facts = cache.get(stat, _facts)
+        else:
+            kind = "a folder" if os.path.isdir(path) else "not a regular file"
+            facts = {"reason": "json_unreadable", "detail": f"is {kind}"}
     except OSError as error:
         facts = {"reason": "json_unreadable", "detail": error.strerror or str(error)}
     if "reason" in facts:
         country.rejected.append(_rejected(name, facts["reason"], facts["detail"]))
         return
-    file_stem = name.removesuffix(alignment.SUFFIX)
+    file_stem = name[: -len(alignment.SUFFIX)]
     if (audio_file := facts["audio_file"]) is not None:
         video_id = alignment.stem(audio_file)
     elif (video_id := media.longest_stem(file_stem)) is not None:
@@ -201,6 +242,20 @@ def _rejected(name: str, reason: str, detail: str) -> dict:
     return {"file": name, "reason": reason, "detail": detail}
 
 
+def _check_labels(assignment: partitions.Assignment) -> None:
+    """Raise MillraceError where a hand has given a recording a split or subset that is none."""
+    for placement in assignment.placements.values():
+        split, subset = placement.labels["split"], placement.labels["subset_id"]
+        suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
+        known = type(subset) is int and subset >= 0 if split == "train" else split in splits.SPLITS and subset is None
+        if not known or not placement.group.endswith(suffix) or "/" in placement.group:
+            problem = (
+                f"{placement.item}: split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree"
+            )
+            remedy = "Restore the line from version control: a recording must not change its split"
+            raise MillraceError(problem, where=str(assignment.path), remedy=remedy)
+
+
 def _find_twins(countries: list[Country], assignment: partitions.Assignment, cache: partitions.DigestCache) -> None:
     """Mark recordings whose audio is the same file under another name, in whichever country (`twin_of`).
 
@@ -228,12 +283,26 @@ def _find_twins(countries: list[Country], assignment: partitions.Assignment, cac
                 recording.twin_of = twin.twin_of or twin.name
 
 
+def _note_contents(countries: list[Country], assignment: partitions.Assignment, cache: partitions.DigestCache) -> None:
+    """Digest the audio of new recordings: once in the life of each, a few blocks of its file."""
+    for country in countries:
+        for recording in country.recordings.values():
+            audio = next((t["audio"] for t in recording.transcripts if t["audio"] and t["audio"]["size"]), None)
+            if audio and assignment.get(recording.name) is None:
+                with contextlib.suppress(OSError):
+                    digest = cache.get(partitions.Stat.of(audio["path"]), partitions.head_tail_digest)
+                    recording.content = f"{audio['size']}-{digest}"
+
+
 def _assign(country: Country, assignment: partitions.Assignment, settings: Settings) -> None:
     """Place the country's new recordings: split, subset of train, partition."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     subsets: dict[int, float] = defaultdict(float)
+    # What was placed under a name that is no more keeps its split: training may have seen it.
+    earlier: dict[str | None, partitions.Placement] = {}
     for placement in assignment.placements.values():
+        earlier.setdefault(placement.labels.get("content"), placement)
         if placement.labels["country"] == country.name:
             hours[placement.labels["split"]] += placement.cost
             counts[placement.labels["split"]] += 1
@@ -245,6 +314,7 @@ def _assign(country: Country, assignment: partitions.Assignment, settings: Setti
     followers: dict[str, str] = {}
     for recording in new.values():
         twin = assignment.get(recording.twin_of) if recording.twin_of else None
+        twin = twin or (earlier.get(recording.content) if recording.content else None)
         if twin is not None:
             followers[recording.name] = twin.labels["split"]
             hours[twin.labels["split"]] += recording.hours
@@ -269,6 +339,8 @@ def _assign(country: Country, assignment: partitions.Assignment, settings: Setti
             subsets[subset] += recording.hours
             group += f"-{subset}"
         labels = {"country": country.name, "video_id": recording.video_id, "split": split, "subset_id": subset}
+        if recording.content:
+            labels["content"] = recording.content
         assignment.place(name, group, recording.hours, labels)
 
 

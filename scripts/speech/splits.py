@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 SPLITS = ("train", "validation", "test")
@@ -38,6 +39,19 @@ def assign(
     for row in list(pending):
         _put(result, held, pending, row, min(wanted, key=lambda split: _growth(held, wanted, total, row[0], split)))
     return result
+
+
+def believable_hours(recordings: Sequence[tuple[float, int]]) -> list[float]:
+    """Hours of recordings of one format, given as (hours by their alignment, bytes of audio).
+
+    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others, so none is taken for
+    more than twice as long as the median of hours per byte says, and one without any time for as long as it says.
+    """
+    rates = [hours / size for hours, size in recordings if hours > 0 and size > 0]
+    if not rates:
+        return [hours for hours, _ in recordings]
+    median = statistics.median_low(rates)
+    return [round(min(hours, 2 * size * median) if hours > 0 else size * median, 6) for hours, size in recordings]
 
 
 def _put(result: dict, held: dict, pending: list, row: tuple[float, str], split: str) -> None:

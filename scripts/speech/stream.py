@@ -3,10 +3,12 @@
 The timeline of a recording is its decoded samples, one after the other, from the first one that the encoder was given:
 encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. Where the file's time stamps say that
 something is missing (lost packets, a damaged page, a pause) silence of that length is put in its place, so that what
-follows stays where it was; a hole longer than MAX_PAUSE_SECONDS is recorded in `holes`, and no span may touch it.
-Streams without stamps (MP3, ADTS, AC-3) can't tell how much a damaged stretch has swallowed, and stamps that step back
-contradict those before: `lost_from` is where that is, and no span may pass it. Of Matroska, Ogg and MPEG transport
-streams, what the file's own structure shows to be broken (see `damage`) is left out before it is decoded.
+follows stays where it was. A hole is recorded in `holes`, and no span may touch it, where it is longer than
+MAX_PAUSE_SECONDS, comes with an error, or is in a lossless stream: only then is it more than a pause.
+Of streams without stamps (MP3, ADTS, AC-3, AMR) the bytes seldom tell how much a damaged stretch has swallowed, and
+stamps that step back contradict those before: `lost_from` is where that is, and no span may pass it. Of Matroska, Ogg
+and MPEG transport streams, what the file's own structure shows to be broken (see `damage`) is left out before it is
+decoded.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 from scripts.speech import adts
 from scripts.speech.damage import breaks
 from scripts.speech.frames import DTYPES, FrameRun, silence_blocks
-from scripts.speech.packets import discarded, keeps_place, without_outliers
+from scripts.speech.packets import Sizes, discarded, frames_held, keeps_place, without_outliers
 from scripts.speech.recording import AudioError, head_of
 
 # A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is damage.
@@ -31,6 +33,11 @@ MAX_PAUSE_SECONDS = 0.5
 RESETTABLE = {"mpegts", "flv", "live_flv", "mpeg", "rtsp", "asf"}
 MAX_RESETTABLE_GAP = 10.0
 _MAX_UNSTATED_GAP = 60.0
+_MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silence
+# Bare frames: FFmpeg stamps them by counting.
+_COUNTED = {"aac", "ac3", "eac3", "mp3"}
+# What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't decode.
+LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp", "truehd", "tak", "shorten", "wmalossless", "mp4als"}
 # In these a step back is no jitter: what isn't another recording joined on, which begins at 0, is there twice.
 _NEVER_BACK = {"flac", "flv", "live_flv", "asf"}
 # Containers whose stated duration can be held against their last packets; all others are measured packet by packet.
@@ -46,6 +53,13 @@ _HEADERLESS = {".g722": "g722", ".gsm": "gsm"}
 _BLOCK_SECONDS = 1.0
 _TRIAL_PACKETS = 64
 _MAX_DEMUX_ERRORS = 1000
+
+
+def _may_be(form: str, head: bytes) -> bool:
+    """Whether the first bytes of a file can be `form`, which has no header: text, and zeros, can't."""
+    if form == "gsm":  # every 33 bytes begin with the same four bits
+        return all(byte >> 4 == 0xD for byte in head[::33])
+    return any(head) and not (head.isascii() and min(head) >= ord("\t"))
 
 
 class StreamRecording:
@@ -66,6 +80,9 @@ class StreamRecording:
             self.codec = self.stream.codec_context
             self.codec.thread_count = 1
             self.codec_name = self.codec.codec.canonical_name
+            if self.codec_name == "flac":
+                # Else FFmpeg plays frames whose checksum says that they are damaged.
+                self.codec.options = {"err_detect": "crccheck+explode"}
         except BaseException:
             self.container.close()
             raise
@@ -73,6 +90,7 @@ class StreamRecording:
         self._origin: float | None = None
         self._lost = False
         self._pause = 0.0  # the newest gap
+        self._swallowed = 0.0  # seconds in undecodable packets beyond what the stamps behind them count
         self._damaged = False  # a break of the file's structure lies behind us
         self._resync = False  # and no frame has been placed since
         self.form = self.container.format.name
@@ -97,7 +115,7 @@ class StreamRecording:
         with contextlib.suppress(av.error.FFmpegError):
             return self._open_as(None, {"format_whitelist": _CONTAINERS.replace(" ", ","), **options})
         self.headerless = _HEADERLESS.get(os.path.splitext(self.path)[1].lower(), "")
-        if self.headerless:
+        if self.headerless and _may_be(self.headerless, head_of(self.path, 3300)):
             with contextlib.suppress(av.error.FFmpegError):
                 return self._open_as(self.headerless, {})
         problem = "holds no audio that can be recognised (damaged, cut, or not audio at all)"
@@ -155,7 +173,7 @@ class StreamRecording:
                     if not self._is_lost(packet):
                         yield packet
                 break
-            except av.error.EOFError:
+            except (av.error.EOFError, IndexError):  # PyAV, at the end of a file in which streams have turned up
                 break
             except (av.error.FFmpegError, OSError):
                 self.errors += 1
@@ -183,18 +201,35 @@ class StreamRecording:
         if packet.pts is not None:
             self._origin = float(packet.pts * packet.time_base) + skip / (self.codec.sample_rate or 48000)
 
+    def _skips_too_much(self) -> bool:
+        """Whether FFmpeg's decoder takes off a frame more than the encoder has put before the sound.
+
+        FFmpeg's own WMA encoder delays by one frame; its decoder takes off the two of other encoders.
+        """
+        return self.codec_name in ("wmav1", "wmav2") and self.container.metadata.get("encoder", "").startswith("Lavf")
+
     def _frames(self) -> Iterator[av.AudioFrame]:
         decode = self.codec.decode
+        sizes = Sizes()
+        noted = False
         for tried, packet in enumerate(without_outliers(self.packets()), 1):
-            if tried == 1:
+            if not noted and not keeps_place(packet):
                 self.note_first(packet)
+                noted = True
+            elif self.codec_name == "vorbis" and packet.has_sidedata("new_extradata"):
+                self.codec.flush_buffers()  # the first packet of a joined stream completes nothing of the one before
             try:
                 yield from decode(packet)
             except av.error.EOFError:
                 return
             except (av.error.FFmpegError, ValueError):
                 self.errors += 1
-                self._lost = self._lost or (self._stampless and self.frames_decoded > 0 and not keeps_place(packet))
+                if self._stampless and self.frames_decoded > 0:
+                    held = 0 if keeps_place(packet) else frames_held(packet, self.form, sizes)
+                    self._lost = self._lost or held is None
+                    self._swallowed += ((held or 0) - 1) * float((packet.duration or 0) * packet.time_base)
+            else:
+                sizes.add(packet.size)
             if tried == _TRIAL_PACKETS and self.errors > self.frames_decoded:
                 return
 
@@ -210,6 +245,8 @@ class StreamRecording:
         after = 0.0  # time stamp at which the next frame is due
         scale = 0.0
         last = 0.0  # seconds of the frame before
+        errors = 0  # as of the frame before
+        exact = self.codec_name in LOSSLESS
         broken_at = adts.first_break(self.path, self.form)
         for frame in self._frames():
             n, rate = frame.samples, frame.sample_rate
@@ -220,6 +257,8 @@ class StreamRecording:
             if run is None or key != (run.name, run.rate, run.channels):
                 if run is not None:
                     yield from run.at_rate(self.sample_rate)
+                    # FFmpeg stamps the frames of a PES packet by the rate that the first ones had.
+                    self._lost = self._lost or (self.form == "mpegts" and rate != run.rate and done > run.rate)
                 base = name.removesuffix("p")
                 if base not in DTYPES:
                     raise AudioError("audio_load", self.path, f"sample format {name} is not supported")
@@ -233,8 +272,8 @@ class StreamRecording:
             gap = 0.0
             if frame.pts is not None:
                 scale = scale or float(frame.time_base)
-                now = frame.pts * scale
-                if first and (not self.errors or self._origin is None):
+                now = frame.pts * scale + self._swallowed
+                if first and (self._origin is None or not (self.errors or exact)):
                     self._origin = after = now
                 elif first:
                     after = self._origin
@@ -244,7 +283,12 @@ class StreamRecording:
                 early = max(now - after, now - self._origin - done / self.sample_rate)
                 if self.form == "mpegts" and not self._damaged and -1.0 <= early < -0.6 * length:
                     continue  # a frame too many, as damage in a payload makes them: its place is taken
-                gap = self._gap(now, after, done / self.sample_rate, length)
+                # Where stamps are but counted packets, what was decoded counts better: the rate may have changed.
+                if self.form not in _COUNTED or self.errors > errors:
+                    gap = self._gap(now, after, done / self.sample_rate, length)
+                if first and self._skips_too_much():
+                    gap += length
+                    self._origin -= length
                 after = now
             after, last = after + length, length
             if self.lost_from is None and (self._lost or (done + n) / self.sample_rate > broken_at):
@@ -254,10 +298,11 @@ class StreamRecording:
                 if run.samples:
                     yield from run.at_rate(self.sample_rate)
                     run = FrameRun(name, rate, run.planar, run.channels)
-                if gap > MAX_PAUSE_SECONDS:
+                if gap > MAX_PAUSE_SECONDS or exact or self.errors > errors:
                     self.holes.append((done, done + silence))
                 yield from silence_blocks(silence, self.sample_rate)
                 done += silence
+            errors = self.errors
             run.add(frame, dtype)
             done += n if rate == self.sample_rate else round(length * self.sample_rate)
             if run.samples >= rate * _BLOCK_SECONDS:
@@ -283,7 +328,8 @@ class StreamRecording:
             gap = min(jump, drift)
             resettable = self.form in RESETTABLE
             limit = MAX_RESETTABLE_GAP if resettable else _MAX_UNSTATED_GAP
-            if gap <= limit or (self._gap_limit is not None and now - self._origin <= self._gap_limit):
+            believed = self._gap_limit is not None and now - self._origin <= self._gap_limit
+            if gap <= limit or (believed and gap <= _MAX_STATED_GAP):
                 self._pause = gap
                 return gap
             self._origin += gap

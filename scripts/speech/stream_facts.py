@@ -9,10 +9,9 @@ import av
 
 from scripts.speech.packets import discarded
 from scripts.speech.recording import AudioInfo
-from scripts.speech.stream import MAX_RESETTABLE_GAP, RESETTABLE, STATES_DURATION, StreamRecording
+from scripts.speech.stream import LOSSLESS, MAX_RESETTABLE_GAP, RESETTABLE, STATES_DURATION, StreamRecording
 
-_DELAYED_CODECS = {"mp3", "mp2", "aac", "aac_latm"}
-_LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp", "truehd", "tak", "shorten", "wmalossless", "mp4als"}
+_DELAYED_CODECS = {"mp3", "mp2", "aac", "aac_latm", "dts"}
 
 
 def stream_info(path: str | os.PathLike) -> AudioInfo:
@@ -27,7 +26,7 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
     name = os.path.basename(stream.path)
     if stream.codec_name in _DELAYED_CODECS and not stream.states_delay:
         warnings.append(
-            f"no_encoder_delay: {stream.codec_name} states none, so all of {name} is 20 to 50 ms later than in the "
+            f"no_encoder_delay: {stream.codec_name} states none, so all of {name} is up to 50 ms later than in the "
             "original"
         )
     if stream.headerless:
@@ -41,7 +40,7 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
         sample_rate=stream.sample_rate,
         channels=stream.channels,
         duration_seconds=duration,
-        lossless=stream.codec_name in _LOSSLESS or stream.codec_name.startswith("pcm_"),
+        lossless=stream.codec_name in LOSSLESS or stream.codec_name.startswith("pcm_"),
         warnings=tuple(warnings),
     )
 
@@ -88,7 +87,10 @@ def _tail_agrees(stream: StreamRecording, stated: float) -> bool:
         end = None
         for packet in stream.packets():
             if packet.pts is not None:
-                end = max(end or 0.0, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+                behind = float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                if end is not None and behind < end - 1.0:
+                    return False  # another recording is joined on
+                end = max(end or 0.0, behind)
     except (av.error.FFmpegError, OSError):
         return False
     return not stream.errors and end is not None and abs(end - begin - stated) < 0.1
@@ -97,16 +99,17 @@ def _tail_agrees(stream: StreamRecording, stated: float) -> bool:
 def _count_packets(stream: StreamRecording) -> float:
     """The timeline's length by the stamps and durations of all packets, undecoded."""
     total, due, last = 0.0, None, 0.0
+    tick = float(stream.stream.time_base or 0)  # not the packet's: fractions take longer than reading does
     for packet in stream.packets():
         if packet.size == 0:
             continue
         total -= sum(discarded(packet)) / (stream.codec.sample_rate or 48000)
-        length = float(packet.duration * packet.time_base) if packet.duration else last
+        length = packet.duration * tick if packet.duration else last
         if packet.pts is None:
             total += length
             due = None if due is None else due + length
             continue
-        now = float(packet.pts * packet.time_base)
+        now = packet.pts * tick
         if due is None:
             total += length
         else:

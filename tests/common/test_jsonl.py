@@ -37,10 +37,10 @@ def test_random_bytes_are_a_value_or_a_reason(raw):
     try:
         value, repairs = jsonl.loads(raw)
     except jsonl.BadJson as bad:
-        assert bad.reason in ("json_empty", "json_damaged") and str(bad)
+        assert bad.reason in ("json_empty", "json_damaged", "json_encoding") and str(bad)
     else:
         orjson.dumps(value)
-        assert set(repairs) <= {"json_bom", "json_encoding", "json_nan", "json_surrogate"}
+        assert set(repairs) <= {"json_bom", "json_control", "json_encoding", "json_nan", "json_surrogate"}
 
 
 @given(value=st.dictionaries(st.text(max_size=5), JSON, min_size=1), data=st.data())
@@ -79,6 +79,20 @@ def test_what_is_no_json_is_damaged_and_the_place_is_told(raw):
         jsonl.loads(raw)
     assert caught.value.reason == "json_damaged"
     assert "line 1" in str(caught.value) or "column" in str(caught.value)
+
+
+def test_another_encoding_is_named_and_a_cut_character_is_damage():
+    with pytest.raises(jsonl.BadJson, match="UTF-8") as caught:
+        jsonl.loads('{"a": "größer"}'.encode("latin-1"))
+    assert caught.value.reason == "json_encoding"
+    with pytest.raises(jsonl.BadJson) as caught:
+        jsonl.loads('{"a": "größ"}'.encode()[:-3])
+    assert caught.value.reason == "json_damaged"
+
+
+def test_line_breaks_typed_into_texts_and_a_second_bom_are_read():
+    assert jsonl.loads(b'{"a": "x\ty\r\nz"}') == ({"a": "x\ty\r\nz"}, ["json_control"])
+    assert jsonl.loads(b"\xef\xbb\xbf" * 2 + b'{"a": 1}') == ({"a": 1}, ["json_bom"])
 
 
 def test_nan_and_infinity_are_read_and_counted():

@@ -46,12 +46,19 @@ def test_unusable_files_have_a_reason(raw, reason):
         (json.dumps({"audio_file": "x.opus", "segments": [SEGMENT]}).encode("utf-16"), "json_encoding"),
         (encode({"audio_file": "x.opus", "segments": [{**SEGMENT, "cer": float("nan")}]}), "json_nan"),
         (encode({"audio_file": None, "segments": [SEGMENT]}), "audio_file_from_name"),
+        (encode({"audio_file": "/", "segments": [SEGMENT]}), "audio_file_from_name"),
+        (encode({"audio_file": " ..\n", "segments": [SEGMENT]}), "audio_file_from_name"),
+        (encode({"audio_file": ["x.opus"], "segments": [SEGMENT]}), "audio_file_from_name"),
     ],
 )
 def test_what_can_be_read_is_repaired_and_counted(raw, repair):
     parsed = alignment.parse(raw)
     assert repair in parsed.repairs
     assert alignment.field_of(parsed.segments[0], "end") == 5.0
+
+
+def test_white_space_around_the_audio_file_does_not_count():
+    assert alignment.parse(encode({"audio_file": " d/x.opus\n", "segments": [SEGMENT]})).audio_file == "d/x.opus"
 
 
 def test_both_spellings_give_the_same_digest():

@@ -2,6 +2,8 @@
 
 import jiwer
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scripts.speech.error_rates import error_rates
 
@@ -18,6 +20,16 @@ def test_rates_equal_jiwer_pair_by_pair():
     cers, wers = error_rates(*zip(*PAIRS, strict=True))
     assert cers == pytest.approx([jiwer.cer(reference, hypothesis) for reference, hypothesis in PAIRS])
     assert wers == pytest.approx([jiwer.wer(reference, hypothesis) for reference, hypothesis in PAIRS])
+
+
+TEXT = st.text(st.one_of(st.sampled_from("ab \t\n\u3000\x1c"), st.characters(exclude_categories=["Cs"])), max_size=12)
+
+
+@given(reference=TEXT.filter(str.strip), hypothesis=TEXT)
+def test_rates_equal_jiwer_for_any_text(reference, hypothesis):
+    (cer,), (wer,) = error_rates([reference], [hypothesis])
+    assert cer == pytest.approx(jiwer.cer(reference, hypothesis))
+    assert wer == pytest.approx(jiwer.wer(reference, hypothesis))
 
 
 def test_an_empty_reference_has_a_rate_all_the_same():

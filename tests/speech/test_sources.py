@@ -3,12 +3,15 @@
 import json
 import os
 import shutil
+import unicodedata
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from scripts.common.errors import MillraceError
 from scripts.speech import sources
+from scripts.speech.media import MediaFolder
 from tests import corpora
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -49,6 +52,11 @@ class Corpus:
             for name, content in self.contents().items()
             if video_id in [r["video_id"] for r in content["recordings"]]
         )
+
+    def splits(self, country: str) -> dict[str, str]:
+        """The split of each recording of a country."""
+        contents = [content for content in self.contents().values() if content["country"] == country]
+        return {r["video_id"]: content["split"] for content in contents for r in content["recordings"]}
 
     def country(self, name: str) -> dict:
         return json.loads((self.partitions / "countries" / f"{name}.json").read_bytes())
@@ -269,9 +277,143 @@ def test_a_damaged_assignment_is_never_remade(corpus):
         corpus.sync()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"split": "dev"}, {"subset_id": None}, {"subset_id": "1"}, {"group": "a/../b-train-1"}, {"split": "test"}],
+)
+def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
+    path = corpus.folder / "assignment.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    row = next(row for row in rows if row["split"] == "train")
+    row.update(change)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(MillraceError, match="do not agree"):
+        corpus.sync()
+
+
 def test_a_lost_cache_costs_time_and_changes_nothing(corpus):
     shutil.rmtree(corpus.partitions / "index")
     assert corpus.changed() == set()
+
+
+def test_a_renamed_recording_keeps_its_split(corpus):
+    before = corpus.splits("germany")
+    germany = corpus.root / "germany"
+    for path in [*germany.glob("downloaded_audio/*/*"), *germany.glob("Alignment/*/*")]:
+        path.rename(path.with_name(f"new {path.name}"))
+    for path in germany.glob("Alignment/*/*"):
+        path.write_text(path.read_text().replace("mp4_converted/rec", "mp4_converted/new rec"))
+    # A folder may change its name too.
+    germany.rename(corpus.root / "deutschland")
+    corpus.sync()
+    after = corpus.splits("deutschland")
+    assert len(after) == 12
+    assert {name: before[name.removeprefix("new ")] for name in after} == after
+
+
+def test_one_absurd_time_does_not_outweigh_the_corpus(tmp_path):
+    made = Corpus(tmp_path)
+    made.options["partition_hours"] = 1.0
+    for number in range(60):
+        corpora.add_recording(made.root, "malta", f"m{number:02d}", 8)
+    path = made.root / "malta/Alignment/alignment_output/m07_t1_aligned.json"
+    value = json.loads(path.read_bytes())
+    value["segments"].append({**value["segments"][0], "start": 900_000, "end": 900_004})
+    path.write_text(json.dumps(value))
+    made.sync()
+    counts = dict.fromkeys(FRACTIONS, 0)
+    for content in made.contents().values():
+        counts[content["split"]] += len(content["recordings"])
+    assert counts["train"] in range(46, 50) and min(counts.values()) >= 5
+
+
+def test_what_is_no_regular_file_is_listed_and_read_from_by_nobody(corpus):
+    folder = corpus.root / "estonia/Alignment/alignment_output"
+    (folder / "dir_t1_aligned.json").mkdir()
+    (folder / "gone_t1_aligned.json").symlink_to("nowhere")
+    (folder / "loop_t1_aligned.json").symlink_to("loop_t1_aligned.json")
+    (folder / "._rec_0001_t1_aligned.json").write_bytes(b"\0\5\x16\7")
+    os.mkfifo(folder / "pipe_t1_aligned.json")
+    (corpus.root / "loop").symlink_to("loop")
+    (corpus.root / "gone").symlink_to("nowhere")
+    (folder / "2024").mkdir()
+    assert corpus.changed() == set()
+    rejected = {row["file"]: row["detail"] for row in corpus.country("estonia")["rejected"]}
+    assert rejected.keys() == {f"{name}_t1_aligned.json" for name in ("dir", "gone", "loop", "pipe")}
+    assert rejected["dir_t1_aligned.json"] == "is a folder"
+    assert corpus.country("estonia")["notes"] == ["alignment_subfolders"]
+
+
+def test_links_upwards_end_and_only_regular_files_are_audio(tmp_path):
+    made = Corpus(tmp_path)
+    audio = made.root / "spain/downloaded_audio"
+    for video_id in ("a", "b", "c", "d"):
+        corpora.add_recording(made.root, "spain", video_id, 8)
+    for number in range(6):
+        (audio / "mp4_converted" / f"up{number}").symlink_to("..")
+    for video_id, make in {"a": os.mkfifo, "b": os.mkdir, "c": lambda path: os.symlink("nowhere", path)}.items():
+        (audio / "m3u8_streams").mkdir(exist_ok=True)
+        shutil.move(audio / f"mp4_converted/{video_id}.wav", audio / "m3u8_streams")
+        make(audio / f"mp4_converted/{video_id}.wav")
+    for name in ("d.nfo", "d.aaa", "._d.aac", "d.opus.part"):
+        (audio / "mp4_converted" / name).write_text("not audio")
+    made.sync()
+    found = {
+        r["video_id"]: Path(r["transcripts"][0]["audio"]["path"])
+        for c in made.contents().values()
+        for r in c["recordings"]
+    }
+    assert all(found[video_id] == audio / f"m3u8_streams/{video_id}.wav" for video_id in "abc")
+    assert found["d"] == audio / "mp4_converted/d.wav"
+
+
+def test_twins_by_normal_form_have_each_their_own_audio(tmp_path):
+    made = Corpus(tmp_path)
+    names = {unicodedata.normalize(form, "día") for form in ("NFC", "NFD")}
+    for name in names:
+        corpora.add_recording(made.root, "spain", name, 8)
+    made.sync()
+    found = {
+        r["video_id"]: r["transcripts"][0]["audio"]["path"] for c in made.contents().values() for r in c["recordings"]
+    }
+    assert {name: Path(path).stem for name, path in found.items()} == {name: name for name in names}
+
+
+def test_names_that_are_not_utf8_are_listed_and_stop_nothing(corpus):
+    folder = corpus.root / os.fsdecode(b"caf\xe9") / "Alignment/alignment_output"
+    folder.mkdir(parents=True)
+    (folder / "rec_t1_aligned.json").write_bytes(next(corpus.root.glob("estonia/Alignment/*/*")).read_bytes())
+    audio = corpus.root / "estonia/downloaded_audio/mp4_converted"
+    shutil.copy(audio / "rec_0001.wav", audio / os.fsdecode(b"caf\xe9.wav"))
+    before = corpus.files()
+    found = corpus.sync()
+    assert corpus.files() == before
+    (name,) = set(found.partitions) - {"germany", "estonia"}
+    (row,) = corpus.country(name)["rejected"]
+    assert row["reason"] == "name_not_utf8"
+
+
+def test_a_path_map_ends_at_a_slash_and_may_be_of_windows(tmp_path):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "newer").mkdir()
+    for name in ("new/a.wav", "newer/a.wav"):
+        (tmp_path / name).write_bytes(name.encode())
+    folder = MediaFolder(tmp_path / "spain", {"D:\\old\\": f"{tmp_path}/new/", "/o": f"{tmp_path}/new"})
+    assert folder.find("D:\\old\\a.wav").path == f"{tmp_path}/new/a.wav"
+    assert folder.find("/o/a.wav").path == f"{tmp_path}/new/a.wav"
+    assert folder.find("/oer/a.wav") is None
+
+
+def test_a_country_name_of_any_length_makes_names_that_fit(tmp_path):
+    made = Corpus(tmp_path)
+    long = {"é" * 60, "é" * 61, "c" * 200}
+    for country in long:
+        corpora.add_recording(made.root, country, "r", 8)
+    found = made.sync()
+    assert len(found.partitions) == 3 and all(len(name) <= 100 for name in found.partitions)
+    assert {c["country"] for c in made.contents().values()} == long
+    for name in found.partitions:
+        unquote(name, errors="strict")
 
 
 def test_country_names_that_need_quoting(tmp_path):
@@ -280,3 +422,19 @@ def test_country_names_that_need_quoting(tmp_path):
     found = made.sync()
     (name,) = found.partitions
     assert name == "bosnia%20%26%20herz%2E" and found.partitions[name][0].startswith(name)
+
+
+def test_an_audio_folder_that_may_not_be_read_stops_instead_of_making_its_audio_missing(tmp_path: Path):
+    corpora.make_corpus(tmp_path / "countries", {"malta": 1}, seconds=10)
+    audio = tmp_path / "countries/malta/downloaded_audio"
+    user = os.geteuid()
+    audio.chmod(0)
+    try:
+        if user == 0:  # Root may read everything.
+            os.seteuid(65534)
+        with pytest.raises(PermissionError):
+            MediaFolder(tmp_path / "countries/malta", {})
+    finally:
+        os.seteuid(user)
+        audio.chmod(0o755)
+    assert MediaFolder(tmp_path / "countries/malta", {}).find("countries/none.wav") is None

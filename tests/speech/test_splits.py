@@ -62,3 +62,10 @@ def test_order_of_the_input_does_not_matter():
 
 def test_recordings_without_hours_are_assigned_too():
     assert set(splits.assign([(str(n), 0.0) for n in range(5)], {}, {}, FRACTIONS).values()) == set(FRACTIONS)
+
+
+def test_hours_that_size_belies_are_mended_and_others_left_alone():
+    likely = [(1.0, 100), (1.5, 120), (0.5, 100)]
+    assert splits.believable_hours(likely) == [1.0, 1.5, 0.5]
+    assert splits.believable_hours([*likely, (250.0, 100), (0.0, 200)])[3:] == [2.0, 2.0]
+    assert splits.believable_hours([(0.0, 5), (0.0, 0)]) == [0.0, 0.0]

@@ -93,6 +93,13 @@ def ran(tmp_path_factory):
         "json_nothing": b'{"audio_file": "x.opus"}',
     }.items():
         corpora.write_alignment(root, "spain", name, raw)
+    corpora.write_alignment(root, "spain", "json_latin1", '{"audio_file": "ñ"}'.encode("latin-1"))
+    alignments = root / "spain/Alignment/alignment_output"
+    (alignments / "a_folder_aligned.json").mkdir()
+    (alignments / "a_dead_link_aligned.json").symlink_to("nowhere")
+    (root / "loop").symlink_to("loop")
+    (root / "spain/downloaded_audio/up").symlink_to("..")
+    (root / "spain/downloaded_audio/up_too").symlink_to("..")
     put(root, "json_bom", [at(0)], 40.0)
     path = root / "spain/Alignment/alignment_output/json_bom_t1_aligned.json"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -155,6 +162,9 @@ def test_every_file_defect_has_its_reason(ran):
         "json_empty_aligned.json": "json_empty",
         "json_list_aligned.json": "json_not_an_object",
         "json_nothing_aligned.json": "no_segments",
+        "json_latin1_aligned.json": "json_encoding",
+        "a_folder_aligned.json": "json_unreadable",
+        "a_dead_link_aligned.json": "json_unreadable",
     }
 
 
@@ -179,7 +189,7 @@ def test_the_ledger_adds_up(ran):
     for path in files:
         try:
             found += len(json.loads(path.read_text("utf-8-sig"))["segments"])
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             continue
     segments = ledger["segments"]
     assert segments["rows_in"] == found == segments["rows_out"] + segments["rows_rejected"]
@@ -208,7 +218,7 @@ def test_hostile_texts_survive_csv_and_index(ran):
 
 
 def test_too_many_errors_fail_the_country_with_the_list_and_not_the_others(ran, tmp_path):
-    shutil.copytree(ran.folder, tmp_path / "copy", copy_function=shutil.copy2)
+    shutil.copytree(ran.folder, tmp_path / "copy", symlinks=True)
     corpora.make_corpus(tmp_path / "copy/countries", {"malta": 4}, 10)
     strict = Workflow(tmp_path / "copy", speech={**ran.config["speech"], "max_error_fraction": 0.05})
     done = strict.call("speech_shards", "--keep-going")
