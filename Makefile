@@ -11,8 +11,9 @@ WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-# What is typed by hand needs no activation; steps run the Python that runs Snakemake.
-SNAKEMAKE := $(BIN)/snakemake
+# What is typed by hand needs no activation; steps run the Python that runs Snakemake. As modules, since the scripts in
+# .venv/bin hold the path they were installed at, and a folder may be moved.
+SNAKEMAKE := $(BIN)/python -m snakemake
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
 .PHONY: help run test check dry-runs clean
@@ -29,9 +30,9 @@ test: check dry-runs ## Check style and workflow, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) tests
 
 check: $(VENV)/.test ## Check the style of Python and Snakefiles, and lint the workflow
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile rules
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m snakefmt --check Snakefile rules
 	$(SNAKEMAKE) --lint
 
 dry-runs: $(VENV)/.test ## Dry-run every target under every profile

@@ -8,11 +8,11 @@ ASR = AsrInputs(
         "asr",
         sync=lambda: asr_sources.sync(AsrInputs.settings(config["asr"]), ASR_PARTITIONS),
         load=lambda: asr_sources.load(ASR_PARTITIONS),
-        remedy="set asr.manifest_dir, or asr.source: speech for the speech lane's shards",
+        remedy="set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the lanes",
     ),
     SPEECH.shards,
 )
-HOUSE.promise("asr", ASR.targets)
+HOUSE.promise("asr", ASR.targets, later=ASR.later)
 
 
 wildcard_constraints:
@@ -39,7 +39,7 @@ rule asr_data:
 
 
 rule asr_calibrate:
-    """ASR lane: the largest batch of every bucket that trains within memory."""
+    """ASR lane: the largest batch of every bucket that trains within memory, verified on all ranks."""
     input:
         ASR.calibrate,
     localrule: True
@@ -53,7 +53,7 @@ rule asr_train:
 
 
 rule asr_throughput:
-    """ASR lane: old against new, measured."""
+    """ASR lane: the naive pipeline against this one, measured."""
     input:
         ASR.throughput,
     localrule: True
@@ -103,21 +103,18 @@ rule asr_build_bucket_manifests:
         tar_root=ASR.tar_root,
         tar_template=ASR.tar_template,
         edges=ASR.edges,
-        num_buckets=config["asr"]["num_buckets"],
-        last_edge=config["asr"]["last_edge"],
-        over_max=config["asr"]["over_max"],
-        seed=config["asr"]["seed"],
-        max_error_fraction=config["asr"]["max_error_fraction"],
+        over_max=HOUSE.flag("asr", "over_max"),
+        seed=HOUSE.flag("asr", "seed"),
+        max_error_fraction=HOUSE.flag("asr", "max_error_fraction"),
     shell:
         "python -m scripts.asr.build_bucket_manifests --manifests {input.manifests:q}"
         " --tar-index {input.indices:q} --tar-root={params.tar_root:q} --tar-template {params.tar_template:q}"
-        " --edges {params.edges} --num-buckets {params.num_buckets} --last-edge {params.last_edge}"
-        " --over-max {params.over_max} --seed {params.seed} --max-error-fraction {params.max_error_fraction}"
+        " {params.edges} {params.over_max} {params.seed} {params.max_error_fraction}"
         " --threads {threads} --output {output.config} 2> {log}"
 
 
 rule asr_benchmark_readers:
-    """Measure our reader against the seed's, tarfile, webdataset and Lhotse on the lane's own tars (not part of all)."""
+    """Measure our reader against the one it replaces, tarfile, webdataset and Lhotse (not part of all)."""
     input:
         config="results/asr/buckets/bucket_config.json",
     output:
@@ -179,6 +176,32 @@ rule asr_merge_calibration:
     shell:
         "python -m scripts.asr.merge_calibration --bucket-config {input.config}"
         " --calibrations {input.calibrations} --output {output.calibration} 2> {log}"
+
+
+rule asr_verify_calibration:
+    """Train on all calibrated buckets, shuffled, on all ranks, and check that every batch stays within memory."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+        calibration="results/asr/calibration/calibrated_bs.json",
+    output:
+        verification="results/asr/calibration/verification.json",
+    log:
+        "logs/asr/verify_calibration/all.log",
+    benchmark:
+        "benchmarks/asr/verify_calibration/all.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: ASR.threads
+    resources:
+        mem_mb=16000,
+        gpu=ASR.gpus,
+    params:
+        environment=ASR.environment,
+        launcher=ASR.launcher,
+        arguments=ASR.verification_arguments,
+    shell:
+        "{params.environment} python {params.launcher} scripts.asr.verify_calibration --bucket-config {input.config}"
+        " --calibrated {input.calibration} {params.arguments} --output {output.verification} 2> {log}"
 
 
 rule asr_train_model:

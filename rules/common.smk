@@ -6,7 +6,12 @@ sys.path.insert(0, workflow.basedir)
 
 from scripts.common import lanes, run_lock
 
-config = lanes.validate_config(config, os.path.join(workflow.basedir, "rules", "schemas"))
+config = lanes.validate_config(
+    config,
+    os.path.join(workflow.basedir, "rules", "schemas"),
+    command_line=workflow.config_settings.config,
+    files=workflow.configfiles,
+)
 HOUSE = lanes.House(config, workflow.basedir, is_main_process=workflow.is_main_process)
 
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).

@@ -83,11 +83,11 @@ rule speech_generate_manifest:
     resources:
         mem_mb=1000,
     params:
-        min_duration=config["speech"]["min_duration"],
-        max_duration=config["speech"]["max_duration"],
+        min_duration=HOUSE.flag("speech", "min_duration"),
+        max_duration=HOUSE.flag("speech", "max_duration"),
     shell:
         "python -m scripts.speech.generate_manifest --partition {input.partition:q}"
-        " --min-duration {params.min_duration} --max-duration {params.max_duration}"
+        " {params.min_duration} {params.max_duration}"
         " --manifest {output.manifest:q} --recordings {output.recordings:q}"
         " --rejects {output.rejects:q} --ledger {output.ledger:q} 2> {log:q}"
 
@@ -130,14 +130,14 @@ rule speech_create_shards:
     resources:
         mem_mb=1500,
     params:
-        max_shard_size_gb=config["speech"]["max_shard_size_gb"],
-        max_cer=config["speech"]["max_cer"],
-        audio_format=config["speech"]["audio_format"],
-        sampling_rate=config["speech"]["sampling_rate"],
+        max_shard_size_gb=HOUSE.flag("speech", "max_shard_size_gb"),
+        max_cer=HOUSE.flag("speech", "max_cer"),
+        audio_format=HOUSE.flag("speech", "audio_format"),
+        sampling_rate=HOUSE.flag("speech", "sampling_rate"),
     shell:
         "python -m scripts.speech.create_shards --manifest {input.manifest:q} --output-dir results/speech/shards"
-        " --max-shard-size-gb {params.max_shard_size_gb} --max-cer {params.max_cer}"
-        " --audio-format {params.audio_format} --sampling-rate {params.sampling_rate}"
+        " {params.max_shard_size_gb} {params.max_cer}"
+        " {params.audio_format} {params.sampling_rate}"
         " --index {output.index:q} --statuses {output.statuses:q} 2> {log:q}"
 
 
@@ -165,11 +165,11 @@ rule speech_merge_shards:
     resources:
         mem_mb=4000,
     params:
-        max_error_fraction=config["speech"]["max_error_fraction"],
+        max_error_fraction=HOUSE.flag("speech", "max_error_fraction"),
         error_list="logs/speech/merge_shards/{country}.rejects.csv",
     shell:
         "python -m scripts.speech.merge_shards --country {input.country:q} --manifest-dir results/speech/manifest"
-        " --shards-dir results/speech/shards --max-error-fraction {params.max_error_fraction}"
+        " --shards-dir results/speech/shards {params.max_error_fraction}"
         " --manifest {output.manifest:q} --index {output.index:q} --rejects {output.rejects:q}"
         " --ledger {output.ledger:q} --nemo {output.nemo:q} --error-list {params.error_list:q} 2> {log:q}"
 

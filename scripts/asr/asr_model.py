@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +21,9 @@ class Prepared:
 
     No mapping and no dataclass, so that wrappers which cast what they recognise leave the audio float32.
     audio: float32 (B, T); lengths: int64 (B,); others are the model's. `count` is what the loss is a sum over;
-    `lengths_host` the lengths in samples; `dropped` the (sample id, reason) of what takes no part in the loss;
-    `counts` is for the meters: x and padded_x in audio_seconds, tokens and flops (of a forward pass).
+    `dropped` the (sample id, reason) of what takes no part in the loss; `counts` is for the meters: x and padded_x in
+    audio_seconds, tokens and flops (of a forward pass), unlearned_<reason> of `dropped`, unusable_<reason> of what the
+    batch lacks.
     """
 
     def __init__(
@@ -37,6 +39,9 @@ class Prepared:
         self.tensors = {"audio": batch.audio, "lengths": batch.lengths, **tensors}
         self.count = 0 if batch.filler else count
         self.counts, self.host, self.dropped = dict(counts), dict(host or {}), tuple(dropped)
+        left_out = [f"unlearned_{reason}" for _, reason in self.dropped]
+        left_out += [f"unusable_{sample.reason}" for sample in batch.bad]
+        self.counts |= {name: float(count) for name, count in Counter(left_out).items()}
         self.step, self.filler, self.sample_ids = batch.step, batch.filler, np.asarray(batch.sample_ids)
         self.transcripts, self.languages = list(batch.transcripts), list(batch.languages)
 

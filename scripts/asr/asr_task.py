@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from scripts.asr import baseline_loader, memory_meter, planner
+from scripts.asr import memory_meter, planner
 from scripts.asr import model as models
 from scripts.asr.asr_model import AsrModel, Prepared
 from scripts.asr.baseline_loader import BaselineLoader, BaselinePlan
+from scripts.asr.batch_cut import BatchBudget
 from scripts.asr.batch_loader import BatchLoader
 from scripts.asr.budgets import read_budgets
 from scripts.asr.dataset import BucketedDataset
@@ -22,12 +24,15 @@ from scripts.asr.ideal_loader import IdealLoader
 from scripts.asr.plan import Plan
 from scripts.asr.row_table import RowTable
 from scripts.asr.transcripts import ErrorCounts, count_errors
+from scripts.common import jsonl
 from scripts.common.cli import log
 from scripts.common.errors import MillraceError
+from scripts.common.ranks import Exchange
 from scripts.common.task import Spans
 
 # Transcripts that a vocabulary is made of, at most: evenly spaced rows.
 _VOCABULARY_ROWS = 200_000
+_LOGGED = 20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
 
 
 # `baseline` is the naive pipeline, `ideal` repeats batches from memory: both are there to compare with.
@@ -69,15 +74,22 @@ class AsrTask:
         self._plans: dict[tuple, Plan | BaselinePlan] = {}
         self._loader: BatchLoader | BaselineLoader | None = None
         self._model: AsrModel | None = None
+        self._tables: dict[str, RowTable | None] = {}
+        self._exchange: Exchange | None = None
+        self._told: set[int] = set()
 
     def build_model(self) -> AsrModel:
         """The model, its vocabulary from the training transcripts where it needs one."""
-        count = len(self.table)
-        rows = np.unique(np.linspace(0, count - 1, min(count, _VOCABULARY_ROWS)).astype(np.int64)) if count else []
-        texts = (row.transcript for at in range(0, len(rows), 1000) for row in self.table.rows(rows[at : at + 1000]))
-        self._model = models.build(self.options.model, self.options.model_options, texts)
+        self._model = models.build(self.options.model, self.options.model_options, self._texts())
         log.info("%s: %.1f million parameters", self.options.model, self._model.parameter_count / 1e6)
         return self._model
+
+    def _texts(self) -> Iterator[str]:
+        """The transcripts that a vocabulary is made of."""
+        count = len(self.table)
+        rows = np.unique(np.linspace(0, count - 1, min(count, _VOCABULARY_ROWS)).astype(np.int64)) if count else []
+        for at in range(0, len(rows), 1000):
+            yield from (row.transcript for row in self.table.rows(rows[at : at + 1000]))
 
     def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> Plan | BaselinePlan:
         """The plan of an epoch, or of what is left of it; the last one is kept."""
@@ -96,12 +108,13 @@ class AsrTask:
         return self._plans[key]
 
     def fixed_batch_size(self) -> int:
-        """The batch size of a pipeline without buckets: that which the longest clips allow."""
-        rows = [budget.rows for budget in self.budgets if budget.rows]
-        if rows:
-            return min(rows)
-        longest = max(float(durations.max(initial=0.0)) for durations in self.durations)
-        return baseline_loader.fixed_batch_size(self.options.batch_seconds, longest)
+        """The batch size of a pipeline without buckets: that which the longest clips of every bucket allow."""
+        return min((rows for rows, _ in self._fullest()), default=1)
+
+    def _fullest(self) -> list[tuple[int, float]]:
+        """(rows, seconds) of a batch of the longest clips, for each bucket that has any."""
+        held = [(budget, part.max()) for budget, part in zip(self.budgets, self.durations, strict=True) if len(part)]
+        return [(max(int(budget.most_rows(np.array([top]))[0]), 1), float(top)) for budget, top in held]
 
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
         return len(self.plan(epoch, world_size, spans))
@@ -129,7 +142,16 @@ class AsrTask:
 
     def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()) -> Iterator[Prepared]:
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
-            yield self._model.prepare(batch, epoch)
+            prepared = self._model.prepare(batch, epoch)
+            for sample, reason in prepared.dropped:
+                self._tell(sample, reason)
+            yield prepared
+
+    def _tell(self, sample: int, reason: str) -> None:
+        if sample not in self._told and len(self._told) < _LOGGED:
+            self._told.add(sample)
+            more = "; of further ones metrics.jsonl has the counts" if len(self._told) == _LOGGED else ""
+            log.warning("sample %d takes no part in the loss: %s%s", sample, reason.replace("_", " "), more)
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
         return batch.sample_ids[:0] if batch.filler else batch.sample_ids
@@ -139,34 +161,57 @@ class AsrTask:
         return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
 
     def evaluate(self, model: AsrModel, fabric: Any) -> dict[str, float]:
-        """Loss, CER and WER of the first `eval_samples` rows of dev in a fixed order; on rank 0 only."""
-        return self._evaluated(model, fabric.device, "dev") if fabric.global_rank == 0 else {}
+        """Loss, CER and WER of the first `eval_samples` rows of dev, dealt to the ranks, in a fixed order."""
+        if self._exchange is None:
+            self._exchange = Exchange(fabric.world_size)
+        return self._evaluated(model, fabric.device, "dev", self._exchange, fabric.global_rank)
 
     def test(self, model: AsrModel) -> dict[str, float]:
-        """Loss, CER and WER of the test split, once, after training."""
+        """Loss, CER and WER of the test split, once, after training, on this rank alone."""
         model.eval()
         with torch.no_grad():
-            return self._evaluated(model, next(model.parameters()).device, "test")
+            return self._evaluated(model, next(model.parameters()).device, "test", Exchange(1), 0)
 
-    def _evaluated(self, model: AsrModel, device: torch.device, split: str) -> dict[str, float]:
-        try:
-            table = RowTable.open(self.options.bucket_dir, split=split)
-        except MillraceError:
+    def held_out(self, split: str) -> RowTable | None:
+        """The rows of dev or test; None where the buckets have no such split, or no rows in it. Raises MillraceError
+        where they cannot be read: to be called before training, not after."""
+        if split not in self._tables:
+            folder = self.options.bucket_dir
+            named = split in (jsonl.read(Path(folder) / "bucket_config.json").get("splits") or {})
+            table = RowTable.open(folder, split=split) if named else None
+            self._tables[split] = table if table is not None and len(table) else None
+        return self._tables[split]
+
+    def _evaluated(
+        self, model: AsrModel, device: torch.device, split: str, exchange: Exchange, rank: int
+    ) -> dict[str, float]:
+        table = self.held_out(split)
+        if table is None:
             return {}
-        durations = [np.concatenate(table.durations())[: self.options.eval_samples]] if len(table) else []
-        if not durations or not len(durations[0]):
-            return {}
-        budget = max(self.budgets, key=lambda budget: budget.seconds or 0)
-        plan = planner.plan_epoch(durations, budget, self.options.seed, 0, 1)
-        dataset = BucketedDataset(table, plan, max_open_tars=self.options.max_open_tars)
-        loss, count, errors = 0.0, 0, ErrorCounts()
-        for batch in BatchLoader(dataset, max_bad_fraction=self.options.max_bad_fraction):
+        durations = np.concatenate(table.durations())[: self.options.eval_samples]
+        # One budget for clips of all lengths: the least that any bucket's longest clips were given.
+        budget = BatchBudget(seconds=min(rows * seconds for rows, seconds in self._fullest()))
+        plan = planner.plan_epoch([durations], budget, self.options.seed, 0, exchange.world_size)
+        dataset = BucketedDataset(table, plan, rank, max_open_tars=self.options.max_open_tars)
+        mine = np.zeros(3)
+        errors = ErrorCounts()
+        # What cannot be used is logged and counted; a long training must not fail for it.
+        for batch in BatchLoader(dataset, max_bad_fraction=1.0):
+            if batch.filler:
+                continue
             prepared = model.prepare(batch).to(device)
             total, units = model(prepared)
-            loss, count = loss + float(total), count + units
+            mine += (float(total), units, len(batch))
             errors += count_errors([model.reference(text) for text in batch.transcripts], model.transcribe(prepared))
-        found = {"loss": loss / max(count, 1), "cer": errors.cer, "wer": errors.wer, "samples": len(durations[0])}
-        log.info("%s: loss %.3f, CER %.1f %%, WER %.1f %%", split, found["loss"], 100 * errors.cer, 100 * errors.wer)
+        parts = exchange.gathered((mine.tolist(), errors))
+        loss, units, samples = np.sum([part for part, _ in parts], axis=0).tolist()
+        errors = sum((part for _, part in parts), ErrorCounts())
+        found = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer} if units else {}
+        found |= {"samples": int(samples)}
+        if samples < len(durations):
+            found |= {"left_out": len(durations) - int(samples)}
+        if not rank:
+            log.info("%s: %s", split, ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
         return found
 
     def close(self) -> None:
@@ -175,17 +220,25 @@ class AsrTask:
             self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """A digest of what the plan is made of."""
+        """A digest of what the plan and the vocabulary are made of."""
+        return {"plan": self._digest}
+
+    @cached_property
+    def _digest(self) -> str:
         options = self.options
         seen = hashlib.sha256(repr((self.budgets, options.seed, options.window, options.loader)).encode())
         for durations in self.durations:
             seen.update(durations.tobytes())
-        return {"plan": seen.hexdigest()}
+        # The same number of other characters would fit the same weights, and mean something else.
+        for text in self._texts():
+            raw = text.encode()
+            seen.update(len(raw).to_bytes(8, "little") + raw)
+        return seen.hexdigest()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state != self.state_dict():
             raise MillraceError(
-                "the checkpoint was trained on other buckets, budgets, window or seed than these",
+                "the checkpoint was trained on other buckets, transcripts, budgets, window or seed than these",
                 where=str(Path(self.options.bucket_dir)),
                 remedy="Go on with those, or train in another --output_dir",
             )

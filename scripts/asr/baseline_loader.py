@@ -32,14 +32,6 @@ from scripts.common.errors import MillraceError
 SHUFFLE_ROWS = 10_000
 
 
-def fixed_batch_size(batch_seconds: float, longest_seconds: float) -> int:
-    """The largest fixed size whose worst batch, all of the longest clips, is within `batch_seconds` padded seconds.
-
-    A pipeline without buckets must choose it so, or it runs out of memory one day.
-    """
-    return max(1, int(batch_seconds / longest_seconds + 1e-9)) if longest_seconds > 0 else 1
-
-
 class BaselinePlan:
     """Batches of `batch_size` random rows, the same number on every rank; rows that fill no whole step are dropped.
 

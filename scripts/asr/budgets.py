@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from scripts.asr.batch_cut import BatchBudget
+from scripts.asr.calibration_key import model_digest
 from scripts.common import jsonl
+from scripts.common.cli import log
 from scripts.common.errors import MillraceError
+from scripts.common.loop_settings import LoopSettings
 
 
 def bucket_ids(bucket_dir: str | Path) -> list[str]:
@@ -31,6 +34,34 @@ def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds:
         remedy = "Run snakemake asr_calibrate, or train without a calibration"
         raise MillraceError(f"no calibration ({error!r})", str(calibration), remedy) from None
     return budgets(names, found, str(calibration))
+
+
+def check_calibration(
+    calibration: str | Path, model: str, model_options: Mapping[str, Any], settings: LoopSettings, world_size: int
+) -> None:
+    """Raise MillraceError where the sizes in `calibration` were found for a training that takes other memory; the
+    seed's flat form says nothing of that."""
+    found = jsonl.read(calibration)
+    key = found.get("key") if isinstance(found, dict) else None
+    if not isinstance(key, dict):
+        return
+    now = {
+        "model": model_digest(model, model_options),
+        "precision": settings.precision,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+    }
+    if differing := [name for name, value in now.items() if key.get(name, value) != value]:
+        raise MillraceError(
+            f"these batch sizes were calibrated for another {', '.join(differing)} than this run has",
+            where=str(calibration),
+            remedy="Calibrate with the settings of the run (the rules take them from asr.model and asr.training), or "
+            "train without a calibration",
+        )
+    # Gradients that stay while others are made: of accumulated batches, in DDP's buckets.
+    several = {"grad_acc": settings.grad_acc > 1, "world_size": world_size > 1}
+    for name, one in several.items():
+        if one and key.get(name, 2) == 1:
+            log.warning("%s: calibrated with %s 1; this run keeps one more copy of the gradients", calibration, name)
 
 
 def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) -> list[BatchBudget]:

@@ -9,7 +9,6 @@ GB are 2**30 bytes.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from scripts.common import cli
@@ -24,8 +23,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--calibrated", type=Path, help="verify_all: calibrated_bs.json")
     parser.add_argument("--output", type=Path, required=True, help="output: <bucket>.json, or the verification")
     parser.add_argument("--model", default="ctc", help="name of a model, or a folder that holds one (default: ctc)")
-    parser.add_argument("--model_path", default="", help="the same as --model, as the seed spells it")
-    parser.add_argument("--model_options", default={}, type=json.loads, help="JSON object of the model's options")
+    parser.add_argument("--model_path", default="", help="the same as --model, in its older spelling")
+    parser.add_argument("--model_options", default={}, type=cli.json_object, help="JSON object of the model's options")
     parser.add_argument("--precision", choices=PRECISIONS, default="32-true", help="number format of the training")
     parser.add_argument("--gradient_checkpointing", type=int, default=0, choices=[0, 1], help="as in training")
     parser.add_argument("--grad_acc", type=cli.positive_int, default=1, help="batches of an optimiser step")
@@ -38,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--soak-steps", "--soak_steps", type=int, default=200, help="steps of the soak; 0: none")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, or a name to estimate for, such as h200")
     parser.add_argument("--world-size", "--world_size", type=cli.positive_int, default=1, help="ranks of the training")
-    parser.add_argument("--num_workers", type=int, default=0, help="loader processes of the soak")
+    parser.add_argument("--num_workers", type=cli.count, default=0, help="loader processes of the soak")
     parser.add_argument("--max_bad_fraction", type=float, default=0.01, help="share of unusable samples allowed")
     parser.add_argument("--seed", type=int, default=42, help="seed of model and shuffles")
     return parser

@@ -90,7 +90,8 @@ def points_of(calibration: Mapping[str, Any]) -> list[Point]:
 
 def _bucket(calibration: Mapping[str, Any], model: MemoryModel, limit_gb: float) -> dict[str, Any]:
     rows, longest = calibration["batch_size"], calibration["longest_seconds"]
-    # Longest characters: those of the trial's batch, where it is known, are a mean over its rows.
+    # Characters a row are those of the trial's batch, which has as many of the longest transcripts as it has rows: one
+    # overlong transcript must not make every row of every batch as dear.
     unknown = Point("", rows, longest, calibration["longest_characters"], 0.0)
     near = min(points_of(calibration), key=lambda point: abs(point.rows - rows), default=unknown)
     longest = max(near.seconds, longest)
@@ -105,6 +106,6 @@ def _bucket(calibration: Mapping[str, Any], model: MemoryModel, limit_gb: float)
         "soak_peak_gb": (calibration.get("soak") or {}).get("peak_gb"),
         "backed_off": calibration.get("backed_off", []),
         "budget": memory_model.budget_of(
-            model, limit_gb, rows, calibration["shortest_seconds"], longest, calibration["longest_characters"]
+            model, limit_gb, rows, calibration["shortest_seconds"], longest, near.characters
         ),
     }

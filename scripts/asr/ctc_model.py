@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scripts.asr.asr_model import AsrModel, Prepared, audio_counts
 from scripts.asr.collate import Batch
-from scripts.asr.labels import BLANK, Characters, drop_unfit, padded_ids
+from scripts.asr.labels import BLANK, Characters, drop_unfit, normalise, padded_ids
 from scripts.asr.mel import HOP, N_FFT, LogMel, padded_to
 from scripts.asr.model_files import read_config, read_weights, write_model
 from scripts.asr.spec_augment import SpecAugment
@@ -37,6 +37,13 @@ class CtcConfig:
     dropout: float = 0.1
     augment: SpecAugment | None = None
     seed: int = 42
+
+    def __post_init__(self) -> None:
+        for name in ("bins", "channels", "hidden", "layers"):
+            if getattr(self, name) < 1:
+                raise MillraceError(f"{name} of the model is {getattr(self, name)}", remedy="Set it to 1 or more")
+        if not 0 <= self.dropout < 1:
+            raise MillraceError(f"dropout of the model is {self.dropout}", remedy="Set it to 0 or more, below 1")
 
 
 @dataclass
@@ -129,7 +136,8 @@ class CtcModel(AsrModel):
         return [vocabulary.collapse(path[:count]) for path, count in zip(paths, steps, strict=True)]
 
     def reference(self, transcript: str) -> str:
-        return self.config.vocabulary.normalise(transcript)
+        # With characters that the vocabulary lacks: never to write them is an error too.
+        return normalise(transcript, self.config.vocabulary.case_fold, self.config.vocabulary.punctuation)
 
     def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
         return ctc_flops(self.config, [subsampled(mel_frames(length)) for length in samples]).total

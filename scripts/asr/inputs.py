@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scripts.asr import sources
+from scripts.asr import known_devices, sources
 from scripts.common import jsonl, ranks
 from scripts.common.errors import MillraceError
 
 PARTITIONS = "results/asr/partitions"
 BUCKETS = "results/asr/buckets/bucket_config.json"
 CALIBRATION = "results/asr/calibration/calibrated_bs.json"
+VERIFICATION = "results/asr/calibration/verification.json"
 
 
 class AsrInputs:
@@ -51,50 +52,76 @@ class AsrInputs:
         return self.section["tar_template"]
 
     def edges(self, wildcards: Any = None) -> str:
-        """The edges of the buckets as the step takes them."""
+        """The flags that decide on the edges of the buckets."""
         edges = self.section["edges"]
-        return edges if isinstance(edges, str) else " ".join(f"{edge:g}" for edge in edges)
+        if edges == "auto":
+            return f"--edges auto --num-buckets {self.section['num_buckets']} --last-edge {self.section['last_edge']}"
+        return f"--edges {edges if isinstance(edges, str) else ' '.join(f'{edge:g}' for edge in edges)}"
 
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""
         return [BUCKETS] if self.manifests() else []
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
-        """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not fit.
-
-        With `edges: auto` buckets have names only once they are built.
-        """
+        """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not fit."""
         edges = self.section["edges"]
         if edges == "auto":
-            try:
-                names = [bucket["bucket_id"] for bucket in jsonl.read(BUCKETS)["buckets"]]
-            except FileNotFoundError:
-                raise MillraceError(
-                    "with edges: auto the buckets must be built before they are calibrated",
-                    where="asr_calibrate",
-                    remedy="Run snakemake asr_data first",
-                ) from None
+            names = [bucket["bucket_id"] for bucket in jsonl.read(BUCKETS)["buckets"]]
         else:
             from scripts.asr import bucket_edges
 
             names = bucket_edges.bucket_ids(bucket_edges.SEED_EDGES if edges == "seed" else edges)
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
+    @property
+    def _nameless(self) -> bool:
+        """Whether the buckets have no names yet: those of `edges: auto` are found when they are built."""
+        if self.section["edges"] != "auto":
+            return False
+        try:
+            found = jsonl.read(BUCKETS)["auto"]
+        except (FileNotFoundError, KeyError):
+            return True
+        return found != {name: self.section[name] for name in ("num_buckets", "last_edge")}
+
+    def later(self) -> str:
+        """What of the promises can't be shown yet, and how to get there."""
+        waits = self._waits and self.train()
+        return "with edges: auto the buckets come first; run again to calibrate them and train" if waits else ""
+
+    @property
+    def _waits(self) -> bool:
+        return self._nameless and self.section["calibration"]["enabled"]
+
     def calibration(self, wildcards: Any = None) -> list[str]:
         """The merged calibration that runs are trained with; none where `batch_seconds` counts."""
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
-        """The merged calibration, whether runs use it or not."""
-        return [CALIBRATION] if self.data() else []
+        """The merged calibration, whether runs use it or not; verified where it was measured and not estimated."""
+        if self._nameless:
+            return self.data()
+        here = self.section["calibration"]["device"] in known_devices.HERE
+        return [CALIBRATION, *([VERIFICATION] if here and self._verified_steps else [])] if self.data() else []
+
+    @property
+    def _verified_steps(self) -> int:
+        return self.section["calibration"]["soak_steps"]
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
         """The flags of calibrate_bucket_bs that the config decides."""
         chosen = {name: value for name, value in self.section["calibration"].items() if name != "enabled"}
-        training = self.section["training"]
-        shared = ("precision", "gradient_checkpointing", "grad_acc", "max_bad_fraction")
-        chosen |= {name: training[name] for name in shared if name in training}
-        return flags({**self._model(), **chosen, "world_size": self.section["ranks"], "seed": self.section["seed"]})
+        return flags({**self._calibrated_training(), **chosen, "world_size": self.section["ranks"]})
+
+    def verification_arguments(self, wildcards: Any = None) -> str:
+        """The flags of verify_calibration that the config decides."""
+        section, names = self.section["calibration"], ("device", "max_memory_gb", "headroom", "soak_steps")
+        return flags({**self._calibrated_training(), **{name: section[name] for name in names}})
+
+    def _calibrated_training(self) -> dict[str, Any]:
+        training, shared = self.section["training"], ("precision", "gradient_checkpointing", "grad_acc")
+        chosen = {name: training[name] for name in (*shared, "max_bad_fraction") if name in training}
+        return {**self._model(), **chosen, "seed": self.section["seed"]}
 
     def run_arguments(self, wildcards: Any) -> str:
         """The flags of train_model for a run: the model, `training`, and what the run itself says."""
@@ -143,7 +170,9 @@ class AsrInputs:
         return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
 
     def runs(self, wildcards: Any = None) -> list[str]:
-        """The metrics of all runs of the config."""
+        """The metrics of all runs of the config, or what comes before them."""
+        if self._waits:
+            return self.data()
         return [f"results/asr/runs/{run}/metrics.json" for run in self.section["runs"]] if self.data() else []
 
     def bench(self, wildcards: Any = None) -> list[str]:
@@ -152,7 +181,9 @@ class AsrInputs:
         return [f"results/asr/runs/bench_{number}/metrics.json" for number in range(1, count + 1)]
 
     def throughput(self, wildcards: Any = None) -> list[str]:
-        """The throughput report."""
+        """The throughput report, or what comes before it."""
+        if self._waits:
+            return self.data()
         return ["results/asr/report/throughput.html"] if self.data() else []
 
     def train(self, wildcards: Any = None) -> list[str]:
@@ -160,8 +191,8 @@ class AsrInputs:
         return [*self.runs(), *(self.throughput() if self.section["throughput"]["enabled"] else [])]
 
     def targets(self, wildcards: Any = None) -> list[str]:
-        """All that the lane builds."""
-        return [*self.data(), *self.train()]
+        """All that the lane builds, as far as it can be named now."""
+        return list(dict.fromkeys([*self.data(), *self.train()]))
 
 
 def flags(chosen: Mapping[str, Any]) -> str:

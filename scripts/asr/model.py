@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.asr.asr_model import AsrModel
-from scripts.asr.model_files import read_config
+from scripts.asr.model_files import quieten, read_config
 from scripts.common.errors import MillraceError
 
 # Random weights, made without a hub. Everything else is a folder.
@@ -38,6 +38,7 @@ def build(name: str | Path, options: Mapping[str, Any] | None = None, transcript
     name, options = str(name), dict(options or {})
     if name == "ctc":
         return _ctc(options, transcripts)
+    quieten()
     if name in NAMES and name.startswith("qwen3-asr-"):
         from scripts.asr.qwen_model import QwenModel, QwenOptions
 
@@ -113,10 +114,10 @@ def _ctc(options: dict[str, Any], transcripts: Iterable[str]) -> AsrModel:
     from scripts.asr.labels import Characters
     from scripts.asr.spec_augment import SpecAugment
 
+    allowed = {field.name: field.type for field in fields(CtcConfig) if field.name not in ("vocabulary", "augment")}
+    _check(options, allowed | dict.fromkeys((*_CTC_TEXT, "spec_augment"), "bool"), "ctc")
     text = {key: options.pop(key) for key in _CTC_TEXT if key in options}
     augment = SpecAugment() if options.pop("spec_augment", False) else None
-    allowed = {field.name for field in fields(CtcConfig)} - {"vocabulary", "augment"}
-    _check(options, allowed, {*_CTC_TEXT, "spec_augment"}, "ctc")
     vocabulary = Characters.from_transcripts(transcripts, **text)
     return CtcModel(CtcConfig(vocabulary=vocabulary, augment=augment, **options))
 
@@ -133,13 +134,19 @@ def _random(kind: str, transcripts: Iterable[str]) -> AsrModel:
 
 
 def _options(kind: type | None, options: dict[str, Any], name: str) -> Any:
-    allowed = {field.name for field in fields(kind)} if kind else set()
-    _check(options, allowed, set(), name)
+    _check(options, {field.name: field.type for field in fields(kind)} if kind else {}, name)
     return kind(**options) if kind else None
 
 
-def _check(options: Mapping[str, Any], allowed: set[str], more: set[str], name: str) -> None:
-    unknown = sorted(set(options) - allowed)
+def _check(options: Mapping[str, Any], allowed: Mapping[str, str], name: str) -> None:
+    """`allowed`: the type of every option, as annotations name it."""
+    unknown = sorted(set(options) - set(allowed))
     if unknown:
-        known = ", ".join(sorted(allowed | more)) or "none"
+        known = ", ".join(sorted(allowed)) or "none"
         raise MillraceError(f"{name} has no option {', '.join(unknown)}", remedy=f"Its options are: {known}")
+    for option, value in options.items():
+        kind = type(value).__name__
+        if kind != allowed[option] and (kind, allowed[option]) not in (("int", "float"), ("int", "bool")):
+            raise MillraceError(
+                f"{option} of {name} is {value!r}", where="model_options", remedy=f"Give a {allowed[option]}"
+            )

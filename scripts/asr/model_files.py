@@ -73,7 +73,7 @@ def read_weights(folder: str | Path, model: nn.Module) -> None:
 def saving(folder: str | Path) -> Iterator[Path]:
     """Yield a folder beside `folder`; on a clean exit its files replace those of the same name, config.json last."""
     folder = Path(folder)
-    _quieten()
+    quieten()
     folder.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.resolve().parent))
     try:
@@ -102,7 +102,7 @@ def read_options(folder: str | Path) -> dict[str, Any]:
 
 def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
     """`kind.from_pretrained(folder)`, without a hub; raises MillraceError where files are missing or do not fit."""
-    _quieten()
+    quieten()
     try:
         return kind.from_pretrained(str(folder), local_files_only=True, **options)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
@@ -114,7 +114,7 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
         ) from error
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """No bars and notes of transformers in our logs; errors stay."""
     from transformers.utils import logging
 

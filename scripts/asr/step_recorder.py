@@ -227,7 +227,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     """What a measurement was made on."""
     facts: dict[str, Any] = {"cores": cores(), "cpu": _cpu_name(), "torch": str(torch.__version__)}
     facts |= {"device": "cpu", "device_memory_bytes": None}
-    if device.type == "cuda":
+    if device.type == "cuda" and torch.cuda.is_available():  # a run without one has failed, and says so itself
         properties = torch.cuda.get_device_properties(device)
         facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
     return facts

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from pathlib import Path
 
-from scripts.common import atomic, cli
+from scripts.common import atomic, cli, ranks
 from scripts.common.loop_settings import LoopSettings
 
 LOADERS = ("bucketed", "baseline", "ideal")
@@ -22,17 +23,19 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--output_dir", help="folder of the run (default: that of --metrics)")
     parser.add_argument("--metrics", help="output, written last: metrics.json (default: in --output_dir)")
     parser.add_argument("--model", default="ctc", help="name of a model, or a folder that holds one (default: ctc)")
-    parser.add_argument("--model_path", default="", help="the same as --model, as the seed spells it")
-    parser.add_argument("--model_options", default={}, type=json.loads, help="JSON object of the model's options")
+    parser.add_argument("--model_path", default="", help="the same as --model, in its older spelling")
+    parser.add_argument("--model_options", default={}, type=cli.json_object, help="JSON object of the model's options")
     parser.add_argument("--batch_seconds", type=cli.positive_float, default=240.0, help="padded seconds of a batch")
     parser.add_argument("--window", type=cli.positive_int, default=20_000, help="rows sorted by duration at a time")
-    parser.add_argument("--num_workers", type=int, default=2, help="reading and decoding processes of each rank")
+    parser.add_argument("--num_workers", type=cli.count, default=2, help="reading and decoding processes of each rank")
     parser.add_argument("--prefetch_factor", type=cli.positive_int, default=4, help="batches ahead of each worker")
     parser.add_argument("--max_open_tars", type=cli.positive_int, default=64, help="open tars of each process")
     parser.add_argument("--max_bad_fraction", type=float, default=0.01, help="share of unusable samples allowed")
     parser.add_argument("--eval_samples", type=cli.positive_int, default=1000, help="rows of dev and test, at most")
     parser.add_argument("--loader", choices=LOADERS, default="bucketed", help="others only to compare with")
-    parser.add_argument("--profile_steps", type=int, default=0, help="profile so many steps instead of measuring all")
+    parser.add_argument(
+        "--profile_steps", type=cli.count, default=0, help="profile so many steps instead of measuring all"
+    )
     parser.add_argument("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     LoopSettings.add_arguments(parser)
     return parser
@@ -42,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     folder = Path(args.output_dir or Path(args.metrics or "metrics.json").parent)
+    ranks.end_with_launcher(signal.SIGKILL)
     import torch
 
     from scripts.asr import training_run

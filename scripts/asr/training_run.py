@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from scripts.asr import budgets
 from scripts.asr.asr_task import AsrTask, TrainOptions
 from scripts.asr.step_profile import StepProfiler
 from scripts.asr.step_recorder import StepRecorder
@@ -31,11 +32,19 @@ def run(options: TrainOptions, settings: LoopSettings, folder: str | Path, profi
     """
     ranks, folder = Ranks.from_environment(), Path(folder)
     task = AsrTask(options)
-    if ranks.is_main:
-        run_folder.claim(folder, identity(options, settings, task))
-    measure = _measure(options, settings, folder, ranks, profile_steps)
-    task.watch = measure.watch
-    with contextlib.closing(task), measure:
+    if options.bucket_config:
+        size = ranks.world_size
+        budgets.check_calibration(options.bucket_config, options.model, options.model_options, settings, size)
+    for split in ("dev", "test"):
+        task.held_out(split)
+    with contextlib.ExitStack() as stack:
+        if ranks.is_main:
+            stack.enter_context(run_folder.held(folder))
+            run_folder.claim(folder, identity(options, settings, task))
+        measure = _measure(options, settings, folder, ranks, profile_steps)
+        task.watch = measure.watch
+        stack.enter_context(contextlib.closing(task))
+        stack.enter_context(measure)
         result = loop.train(task, settings, folder, measure.on_step)
         if not ranks.is_main:
             return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from scripts.asr import known_devices
 from scripts.asr.bucket_calibration import Choices
 from scripts.common import atomic
 from scripts.common.cli import log
@@ -16,13 +17,24 @@ def verify(choices: Choices, calibrated: Path | None, output: Path) -> dict[str,
 
     Raises MillraceError, on every rank, where any rank went out of memory or above the limit.
     """
+    from scripts.common import devices
+    from scripts.common.ranks import Ranks
+
+    if calibrated is None:
+        raise MillraceError("--mode verify_all needs --calibrated", remedy="Name the merged calibrated_bs.json")
+    if choices.device not in known_devices.HERE:
+        remedy = "Verify on that device; what is estimated is no more than an estimate"
+        raise MillraceError(f"{choices.device} is not here to verify anything", where="--device", remedy=remedy)
+    with devices.peers(Ranks.from_environment(), str(calibrated)):
+        return _verify(choices, calibrated, output)
+
+
+def _verify(choices: Choices, calibrated: Path, output: Path) -> dict[str, Any]:
     from scripts.asr import trial
     from scripts.asr.asr_task import AsrTask, TrainOptions
     from scripts.asr.trial_steps import TrialSteps
     from scripts.common.loop_settings import LoopSettings
 
-    if calibrated is None:
-        raise MillraceError("--mode verify_all needs --calibrated", remedy="Name the merged calibrated_bs.json")
     device = trial.device_facts(choices.device)
     limit = choices.limit_gb(device)
     task = AsrTask(TrainOptions(**choices.options, bucket_config=str(calibrated)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import functools
+import json
 import logging
 import os
 import sys
@@ -47,8 +49,11 @@ def step(main: Callable[..., None]) -> Callable[..., int]:
         except BrokenPipeError:
             return 1
         except OSError as error:
-            if error.errno == 28:
-                where = error.filename or "the output folder"
+            where = error.filename or "the output folder"
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+                log.error("%s: %s. Name a place that may be written and read", where, error.strerror)
+                return 1
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 log.error(
                     "%s: the disk is full. Free space and run the same command again; whole files are kept", where
                 )
@@ -72,6 +77,25 @@ def positive_int(text: str) -> int:
     value = int(text)
     if value <= 0:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text}")
+    return value
+
+
+def count(text: str) -> int:
+    """An argparse type: a whole number, 0 or above."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or above, not {text}")
+    return value
+
+
+def json_object(text: str) -> dict:
+    """An argparse type: a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not JSON ({error}): {text}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text}")
     return value
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
+import signal
 import warnings
+from collections.abc import Iterator
 
 import torch
 from lightning_fabric import Fabric
@@ -13,7 +16,7 @@ from lightning_fabric.strategies import DDPStrategy
 
 from scripts.common.errors import MillraceError
 from scripts.common.loop_settings import LoopSettings
-from scripts.common.ranks import Ranks
+from scripts.common.ranks import Ranks, end_with_launcher
 
 
 def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
@@ -21,6 +24,7 @@ def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
 
     Raises MillraceError where there are fewer GPUs than ranks.
     """
+    end_with_launcher(signal.SIGKILL)
     device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and torch.cuda.device_count() < ranks.local_world_size:
         raise MillraceError(
@@ -48,10 +52,27 @@ def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
             else "auto",
         )
         fabric.launch()
+    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save (StopSignals).
+    end_with_launcher(0)
     return fabric
 
 
-def is_lost_peer(error: RuntimeError) -> bool:
+@contextlib.contextmanager
+def peers(ranks: Ranks, where: str) -> Iterator[None]:
+    """Code inside talks to other ranks: raises MillraceError where one of them is gone or silent."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks.world_size == 1 or not _is_lost_peer(error):
+            raise
+        raise MillraceError(
+            f"rank {ranks.rank} has lost another rank ({str(error).splitlines()[0]})",
+            where=where,
+            remedy="Look for the first error among the ranks; the same command goes on from the last checkpoint",
+        ) from error
+
+
+def _is_lost_peer(error: RuntimeError) -> bool:
     """Whether a collective failed because another rank is gone or silent."""
     text = str(error)
     return isinstance(error, torch.distributed.DistError) or any(

@@ -33,17 +33,8 @@ def train(
     numbers that are no longer finite, and where another rank has died.
     """
     ranks = Ranks.from_environment()
-    with StopSignals() as stop:
-        try:
-            return _Loop(task, settings, Path(folder), ranks, stop, on_step).run()
-        except RuntimeError as error:
-            if ranks.world_size == 1 or not devices.is_lost_peer(error):
-                raise
-            raise MillraceError(
-                f"rank {ranks.rank} has lost another rank ({str(error).splitlines()[0]})",
-                where=str(folder),
-                remedy="Look for the first error among the ranks; the same command goes on from the last checkpoint",
-            ) from error
+    with StopSignals() as stop, devices.peers(ranks, str(folder)):
+        return _Loop(task, settings, Path(folder), ranks, stop, on_step).run()
 
 
 class _Loop:
@@ -66,6 +57,7 @@ class _Loop:
         self.position, self.schedule = Position(world_size=ranks.world_size), None
         self.window = Window(self.device)
         self.stopping, self.saved_step = False, None
+        self.peak = 0  # bytes; watched step by step, as those who measure steps reset torch's own
         self.loss: float | None = None
         self.evaluations: dict[int, dict[str, float]] = {}
         self.checkpoints = Checkpoints(folder / "checkpoints", settings.save_total_limit)
@@ -190,6 +182,8 @@ class _Loop:
     def _after_step(self) -> None:
         step, settings = self.position.optimizer_step, self.settings
         self.log.step(step, self.schedule.total_steps)
+        if self.device.type == "cuda":
+            self.peak = max(self.peak, torch.cuda.max_memory_allocated())
         if step % settings.log_steps == 0 or self.finished:
             self._write_line()
         if self.on_step is not None:
@@ -210,7 +204,8 @@ class _Loop:
         line = {"epoch": at.epoch, "world_size": at.world_size, "lr": self.updates.lr, **found}
         line |= {"grad_norm": self.updates.grad_norm, "samples": at.samples}
         if self.device.type == "cuda":
-            line["peak_memory_bytes"] = max(self.exchange.gathered(torch.cuda.max_memory_allocated()))
+            line["peak_memory_bytes"] = max(self.exchange.gathered(self.peak))
+            self.peak = 0
         self.log.line("train", at.optimizer_step, line)
 
     def _evaluate_if_due(self) -> None:

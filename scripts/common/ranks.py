@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ ENVIRONMENT = {
 # sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a batch script
 # does with `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. torchrun turns every failure into 1: see launch.py.
 REQUEUE_EXIT_CODE = 75
+_PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -81,6 +84,13 @@ def _bad_environment(names: Sequence[str]) -> MillraceError:
         f"the environment does not say which rank this is ({found})",
         remedy="Start several ranks with torchrun, with the same --nproc_per_node on every node; unset these for one",
     )
+
+
+def end_with_launcher(signal_number: int) -> None:
+    """Have this rank get a signal when torchrun dies, 0 for none; does nothing outside of torchrun."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        with contextlib.suppress(OSError, AttributeError):  # Linux only
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal_number))
 
 
 class Exchange:

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scripts.common import atomic, jsonl, partitions
 from scripts.common.cli import log
+from scripts.common.errors import MillraceError
 
 NOTE = "run.json"
 PREVIOUS = "previous"
+_LOCK = ".lock"
 _KEPT = (NOTE, PREVIOUS)
+
+
+@contextlib.contextmanager
+def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
+    """Keep other processes out of `folder` while this one trains in it: two would write one log and one checkpoint.
+
+    Waits `patience` seconds, for the ranks of a launcher that was killed end their step first; then raises
+    MillraceError. Call it on one rank. Where the file system has no locks, nobody is kept out.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Of the process (lockf), not of the open file: workers inherit files, and may live a little longer.
+    with open(folder / _LOCK, "ab") as handle:
+        deadline, told = time.monotonic() + patience, False
+        while not _locked(handle.fileno()):
+            if time.monotonic() >= deadline:
+                raise MillraceError(
+                    "another process is training here",
+                    where=str(folder),
+                    remedy="Wait for it or end it, or name another --output_dir. Several ranks of one run are started "
+                    "with scripts.common.launch, not with srun alone",
+                )
+            if not told:
+                log.warning("%s: another process is training here; waiting %.0f s for it to end", folder, patience)
+            told = True
+            time.sleep(0.2)
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
 
 
 def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:

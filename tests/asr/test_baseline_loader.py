@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.asr.baseline_loader import BaselineLoader, BaselinePlan, fixed_batch_size, soundfile_wave
+from scripts.asr.baseline_loader import BaselineLoader, BaselinePlan, soundfile_wave
 from scripts.asr.dataset import BucketedDataset
 from scripts.asr.decode import decode
 from scripts.asr.row_table import RowTable
@@ -129,9 +129,3 @@ def test_soundfile_decodes_as_we_do(container: str, subtype: str | None, rate: i
     raw = encoded(noise(5000, 3, channels), container, subtype, rate)
     mine, ours = soundfile_wave(raw), decode(raw)
     assert mine.dtype == np.float32 and np.array_equal(mine, ours)
-
-
-def test_fixed_batch_size_fits_the_longest_clips() -> None:
-    assert fixed_batch_size(240, 30) == 8 and fixed_batch_size(239.9, 30) == 7
-    assert fixed_batch_size(10, 30) == 1 == fixed_batch_size(240, 0)
-    assert all(fixed_batch_size(240, longest) * longest <= 240 + 1e-6 for longest in (0.1, 0.3, 7, 11.3))

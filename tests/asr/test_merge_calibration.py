@@ -100,6 +100,13 @@ def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
     assert short > 1.3 * calibration("b_0_3")["batch_size"], "short samples make larger batches"
 
 
+def test_one_overlong_transcript_does_not_thin_out_every_batch(tmp_path):
+    """The trials have trained with it; of the other rows it says nothing."""
+    _, output = merged(tmp_path, {**ALL, "b_7_10": calibration("b_7_10", longest_characters=20_000)})
+    budget = read_budgets(tmp_path / "buckets", output, 240.0)[list(BUCKETS).index("b_7_10")]
+    assert budget.most_rows(np.array([9.9]))[0] > 0.9 * calibration("b_7_10")["batch_size"]
+
+
 def test_the_seeds_flat_form_is_read_as_well(tmp_path):
     buckets(tmp_path)
     atomic.write_json(tmp_path / "flat.json", {name: {"batch_size": 8, "grad_acc": 6} for name in BUCKETS})

@@ -20,6 +20,7 @@ from scripts.asr.row_table import RowTable
 from scripts.asr.run_metrics import Run
 from scripts.asr.step_recorder import Buckets, StepRecorder
 from scripts.common import atomic, jsonl, loop
+from scripts.common.errors import MillraceError
 from scripts.common.loop_settings import LoopSettings
 from scripts.common.ranks import Requeue
 from tests.asr.audio_tars import ListedPlan, corpus
@@ -130,6 +131,13 @@ def test_reasons_for_a_failure(tmp_path: Path, buckets: Path) -> None:
     assert failed(too_large.value) == "out of memory" == failed(torch.OutOfMemoryError("CUDA"))
     assert failed(Requeue()) == "stopped" == failed(KeyboardInterrupt())
     assert failed(ValueError("one\ntwo")) == "ValueError: one" and failed(ValueError()) == "ValueError"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_hides_no_error(tmp_path: Path, buckets: Path) -> None:
+    with pytest.raises(MillraceError, match="0 GPUs"), StepRecorder(tmp_path, buckets, "cuda"):
+        loop.train(SmallTask(lambda *_: [], 1), LoopSettings(device="cuda"), tmp_path)
+    assert "0 GPUs" in jsonl.read(tmp_path / "throughput.json")["failed"]
 
 
 def test_other_ranks_write_nothing(tmp_path: Path, buckets: Path) -> None:

@@ -66,6 +66,18 @@ def test_decoding_in_the_trainer_is_taken_out_of_the_wait(tmp_path: Path) -> Non
     assert more.shares["data_wait"] == 0 and more.shares["decode"] == pytest.approx(0.6)
 
 
+def test_a_machine_that_was_busy_compares_nothing(tmp_path: Path) -> None:
+    found = _found(
+        tmp_path,
+        bench=MadeUp("bench"),
+        baseline=MadeUp("baseline", **NAIVE),
+        ideal=MadeUp("ideal", seconds=0.5),
+    )
+    judged = [criterion for criterion in criteria(found) if criterion.name == "Throughput"]
+    assert [criterion.status for criterion in judged] == [UNKNOWN, UNKNOWN]
+    assert all("busy with other work" in criterion.figure for criterion in judged)
+
+
 def test_repeats_give_median_and_range(tmp_path: Path) -> None:
     runs = [MadeUp(f"bench_{n}", seed=n, seconds=0.2 + 0.01 * n) for n in range(3)]
     found = _found(tmp_path, bench=runs)

@@ -136,3 +136,24 @@ def test_progress_copes_with_odd_totals(total, done):
     progress = cli.Progress(total, "hours", "x")
     progress.advance(done)
     assert progress.line().startswith("x: ")
+
+
+def test_counts_and_objects_of_a_command_line():
+    assert cli.count("0") == 0 and cli.json_object('{"a": [1]}') == {"a": [1]}
+    for kind, text in ((cli.count, "-1"), (cli.json_object, "{a"), (cli.json_object, "[1]"), (cli.json_object, "null")):
+        with pytest.raises(argparse.ArgumentTypeError):
+            kind(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.EROFS, "may be written"), (errno.EACCES, "may be written"), (errno.EDQUOT, "disk is full")],
+)
+def test_a_place_that_cannot_be_written_is_named(capsys, number, said):
+    @cli.step
+    def main(argv=None):
+        raise OSError(number, os.strerror(number), "runs/a")
+
+    assert main([]) == 1
+    told = capsys.readouterr().err
+    assert "runs/a" in told and said in told and "Traceback" not in told

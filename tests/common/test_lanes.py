@@ -71,6 +71,29 @@ def test_a_source_in_error_ends_in_one_line():
     assert caught.value.code == "Millrace: speech: a.jsonl, line 3: is damaged"
 
 
+def test_what_the_system_refuses_ends_in_one_line():
+    def fail() -> Found:
+        raise PermissionError(13, "Permission denied", "corpus/malta")
+
+    with pytest.raises(SystemExit) as caught:
+        ask(house(), fail)
+    assert str(caught.value.code).startswith("Millrace: speech: corpus/malta: Permission denied")
+
+
+def test_a_lane_that_builds_nothing_says_so_once(capsys):
+    silent = house()
+    ask(silent, lambda: Found("empty"))
+    silent.promise("speech", lambda: [])
+    assert capsys.readouterr().err == "Millrace: speech: there is nothing to build from: do this\n"
+    told = house()
+    ask(told, lambda: Found("none", "no corpus at x"))
+    told.promise("speech", lambda: [])
+    assert capsys.readouterr().err.count("\n") == 1
+    off = house(on=False)
+    off.promise("speech", lambda: [])
+    assert capsys.readouterr().err == ""
+
+
 def test_targets_are_those_of_the_lanes_that_are_on():
     for on, expected in ((True, ["x", "y"]), (False, [])):
         some = house(on)

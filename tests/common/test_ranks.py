@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,20 @@ def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
     assert "the launcher is dead" in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
     (saved,) = saved_steps(tmp_path / "run")
     assert 3 <= saved < 1000
+
+
+def test_a_rank_that_starts_ends_with_its_launcher():
+    """Without its launcher it would wait for the other ranks until the time is out, in the way of the next run."""
+    rank = "import time; from scripts.common.ranks import end_with_launcher as end; "
+    rank += "end(9); print('up', flush=True); time.sleep(60)"
+    launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHELASTIC_RUN_ID": "x"}
+    running = subprocess.Popen([sys.executable, "-c", launcher], env=environment, stdout=subprocess.PIPE)
+    assert running.stdout.readline() == b"up\n"
+    running.kill()
+    running.wait()
+    assert select.select([running.stdout], [], [], 20)[0] and running.stdout.read() == b"", "the rank lives on"
+    running.stdout.close()
 
 
 @pytest.mark.parametrize(

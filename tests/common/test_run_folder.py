@@ -1,6 +1,12 @@
 """A run goes on in its own folder, and never from the weights of another."""
 
+import subprocess
+import sys
+
+import pytest
+
 from scripts.common import run_folder
+from scripts.common.errors import MillraceError
 
 
 def names(folder):
@@ -32,3 +38,19 @@ def test_a_folder_without_a_note_is_not_taken_for_this_run(tmp_path):
     (tmp_path / "old").write_text("x")
     run_folder.claim(tmp_path, {"lr": 1})
     assert names(tmp_path) == {"run.json", "previous/unknown/old"}
+
+
+def test_two_processes_never_train_in_one_folder(tmp_path):
+    other = "import sys, time; from scripts.common import run_folder\n"
+    other += "with run_folder.held(sys.argv[1]): print('in', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", other, str(tmp_path / "run")], stdout=subprocess.PIPE) as running:
+        assert running.stdout.readline() == b"in\n"
+        with (
+            pytest.raises(MillraceError, match="another process is training here"),
+            run_folder.held(tmp_path / "run", 0),
+        ):
+            pass
+        running.kill()
+        running.wait()
+        with run_folder.held(tmp_path / "run", 0):  # a killed run holds nothing
+            assert run_folder.claim(tmp_path / "run", {"lr": 1})

@@ -103,19 +103,27 @@ def test_steps_and_config_have_the_same_defaults(lane):
         (speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}), ["tset", "`test`"]),
         (speech(split_fractions={"train": 1}), ["speech.split_fractions", "validation"]),
         (speech(max_cer="0.3"), ["speech.max_cer", "number"]),
-        (speech(max_cer=None), ["speech.max_cer"]),
+        (speech(max_cer=None), ["speech.max_cer", "no value", "delete the line"]),
         (speech(max_cer=-1), ["speech.max_cer", "minimum"]),
         (speech(max_error_fraction=1.5), ["speech.max_error_fraction", "maximum"]),
         (speech(partition_hours=0), ["speech.partition_hours"]),
         (speech(sampling_rate=16000.5), ["speech.sampling_rate", "integer"]),
         (speech(sampling_rate=True), ["speech.sampling_rate"]),
         (speech(audio_format="ogg"), ["speech.audio_format", "flac", "opus"]),
-        (speech(countries="malta"), ["speech.countries", "array"]),
+        (speech(countries="malta"), ["speech.countries", "array", "write [malta]"]),
         (speech(path_map=["a", "b"]), ["speech.path_map", "object"]),
         (speech(countries_root=""), ["speech.countries_root"]),
         (speech(countries=["denmark", False]), ["speech.countries.1", "quotes"]),
         (speech(sampling_rate=16000.0), ["speech.sampling_rate", "integer"]),
         ({"speech": [1]}, ["speech", "object"]),
+        ({"speech": 0}, ["speech: 0", "object"]),
+        ({"speech": []}, ["speech: []", "object"]),
+        ({"asr": {"edges": [3, 2]}}, ["asr.edges", "[3, 2] does not rise"]),
+        ({"asr": {"edges": "sead"}}, ["asr.edges", "'sead'", "auto"]),
+        ({"asr": {"runs": {"a b": {}}}}, ["asr.runs", "'a b'", "letters, digits"]),
+        ({"asr": {"training": {"lr": "1e-3x"}}}, ["asr.training.lr", "number"]),
+        ({"asr": {"seed": 2**31}}, ["asr.seed", "maximum"]),
+        ({"asr": {"training": {"window": 10**30}}}, ["asr.training.window", "too large"]),
         ({"speach": {}}, ["speach", "`speech`"]),
         ({"lanes": "speech"}, ["lanes", "list"]),
         ({"lanes": ["video"]}, ["lanes", "speech"]),
@@ -125,6 +133,45 @@ def test_steps_and_config_have_the_same_defaults(lane):
 def test_what_is_wrong_is_named(config, words):
     message = problem(config)
     assert all(word in message for word in words), message
+
+
+def test_numbers_without_a_point_and_those_of_the_command_line_are_numbers():
+    # YAML 1.1 reads 2e-5 as text, and Snakemake hands all that is nested in --config over as text.
+    config = {"asr": {"training": {"lr": "2e-5"}, "runs": {"a": {"lr": "1E3"}}}}
+    checked = lanes.checked_config(config, SCHEMAS)["asr"]
+    assert checked["training"] == {"lr": 2e-5} and checked["runs"] == {"a": {"lr": 1000.0}}
+    texts = {
+        "speech": {"max_cer": "0.2", "countries": ["1", "true"], "split_fractions": {"test": "0.2", "train": "0.7"}},
+        "asr": {"edges": ["0", "2.5"], "model_options": {"hidden": "64", "mode": "a"}},
+    }
+    fractions = {**texts["speech"]["split_fractions"], "validation": 0.1}
+    merged = {**texts, "speech": {**texts["speech"], "split_fractions": fractions}}
+    checked = lanes.checked_config(merged, SCHEMAS, texts)
+    assert checked["speech"]["max_cer"] == 0.2 and checked["speech"]["countries"] == ["1", "true"]
+    assert checked["speech"]["split_fractions"] == {"test": 0.2, "train": 0.7, "validation": 0.1}
+    assert checked["asr"]["edges"] == [0, 2.5] and checked["asr"]["model_options"] == {"hidden": 64, "mode": "a"}
+    with pytest.raises(MillraceError, match=r"asr\.seed: '007'"):
+        lanes.checked_config({"asr": {"seed": "007"}}, SCHEMAS, {"asr": {"seed": "007"}})
+
+
+@pytest.mark.e2e
+def test_a_key_is_overridden_for_one_run_as_the_readme_says(tmp_path: Path):
+    override = re.search(r"--config '(speech=.*?)'", (ROOT / "README.md").read_text())[1]
+    assert Workflow(tmp_path).call("--dry-run", "--config", override).returncode == 0
+
+
+def test_a_key_that_stands_twice_is_told_with_its_lines(tmp_path: Path):
+    path = tmp_path / "config.yaml"
+    path.write_text("asr:\n  runs: {a: {lr: 1}}\nspeech:\n  max_cer: 0.1\n  max_cer: 0.2\nasr: {}\n")
+    with pytest.raises(SystemExit) as caught:
+        lanes.validate_config({}, SCHEMAS, files=[path])
+    text = str(caught.value.code)
+    assert f"speech.max_cer: stands twice in {path}, lines 4 and 5" in text
+    assert f"asr: stands twice in {path}, lines 1 and 6" in text
+    # What is not YAML at all is Snakemake's to refuse.
+    path.write_text("a: [\n")
+    for known in (path, tmp_path / "none.yaml", ROOT / "config.yaml"):
+        assert lanes.validate_config({}, SCHEMAS, files=[known])["lanes"] == list(lanes.LANES)
 
 
 def test_all_problems_are_told_at_once_one_a_line():

@@ -70,6 +70,8 @@ def test_what_is_installed_is_not_installed_again(folder: Path):
         assert done.returncode == 0, done.stderr
         assert "-m pip" not in done.stdout and "venv .venv" not in done.stdout
         assert all(re.search(text, done.stdout, re.M) for text in expected)
+        # A script in .venv/bin holds the path it was installed at: with it, a folder that was moved is broken.
+        assert not re.search(r"\.venv/bin/(?!python )", done.stdout)
     # New requirements are.
     newer = (folder / ".venv/.test").stat().st_mtime + 10
     os.utime(folder / "requirements.txt", (newer, newer))

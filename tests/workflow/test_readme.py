@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_touched_audio_is_pending_and_can_be_accepted(built: Workflow):
 
 
 @pytest.mark.e2e
+def test_keys_that_change_places_make_their_steps_pending_and_are_named(built: Workflow):
+    # 1 and 0.3 before, 0.3 and 1 now: as a set, which is how Snakemake compares params, they are the same.
+    jobs = built.dry("speech_shards", "--config", "speech={max_shard_size_gb: 0.3, max_cer: 1}")
+    reasons = [job.reason for job in jobs if job.rule == "speech_create_shards"]
+    assert reasons and all("--max-cer 1" in reason and "--max-shard-size-gb 0.3" in reason for reason in reasons)
+
+
+@pytest.mark.e2e
 def test_the_files_and_columns_of_the_table_are_those_that_are_there(built: Workflow):
     folder = built.folder / "results/speech"
     manifest = re.search(r"\| `manifest/<country>_manifest.csv` \| one row a segment: (.*) \|", README)[1]
@@ -105,3 +114,16 @@ def test_its_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`?make ([a-z]+)`", README):
         assert re.search(rf"^{target}:.*## ", makefile, re.M), target
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_assignment_file_gets_into_version_control_with_the_command_it_gives(tmp_path: Path):
+    command = re.search(r"`(git add [^`]*)`", README)[1].split()
+    assert command[-1] == yaml.safe_load((ROOT / "config.yaml").read_text())["speech"]["assignment_file"]
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    (tmp_path / command[-1]).parent.mkdir(parents=True)
+    (tmp_path / command[-1]).touch()
+    for step in (["git", "init", "--quiet"], command):
+        subprocess.run(step, cwd=tmp_path, check=True)
+    listed = subprocess.run(["git", "ls-files"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert listed.split() == [command[-1]]
