@@ -17,6 +17,7 @@ BARS = {
     ("batches", "webdataset"): 3.0,
     ("batches", "lhotse"): 4.0,
 }
+_COLOURS = {OURS: "#0b6e99", OURS_THREADED: "#0b6e99", FLOOR: "#e8ecee"}
 _TITLES = {
     "raw warm": "raw members, page cache warm",
     "raw cold": "raw members, page cache cold",
@@ -149,13 +150,14 @@ def draw(report: dict, path: Path) -> None:
     for panel, kind in zip(panels[0], kinds, strict=True):
         lines = [line for line in report["results"] if line["kind"] == kind][::-1]
         names = [f"{line['reader']} ({line['order']})".replace(", ", ",\n") for line in lines]
-        colours = ["#0b6e99" if line["reader"] == OURS else "#b9c4cb" for line in lines]
+        colours = [_COLOURS.get(line["reader"], "#b9c4cb") for line in lines]
         rates = [line["members_per_second"] for line in lines]
         panel.barh(names, rates, color=colours)
         for place, line in enumerate(lines):
             panel.plot(line["runs"], [place] * len(line["runs"]), ".", color="#333333", markersize=3)
             ratio = line["ours_is_faster_by"]
-            note = "did not run" if line["failed"] else "" if line["reader"] == OURS else f"ours {ratio:.2f}x"
+            ours = line["reader"] in (OURS, OURS_THREADED)
+            note = "did not run" if line["failed"] else "" if ours else f"ours {ratio:.2f}x"
             panel.annotate(note, (max([*line["runs"], 0]), place), (6, 0), textcoords="offset points", va="center")
         panel.set_title(_TITLES[kind])
         panel.set_xlabel("members/s (median of interleaved runs)")
