@@ -146,7 +146,7 @@ def draw(report: dict, path: Path) -> None:
 
     plt.rcParams.update({"svg.hashsalt": "millrace", "font.size": 9})
     kinds = list(dict.fromkeys(line["kind"] for line in report["results"]))
-    figure, panels = plt.subplots(1, len(kinds), figsize=(1 + 4 * len(kinds), 3.4), layout="constrained", squeeze=False)
+    figure, panels = plt.subplots(1, len(kinds), figsize=(1 + 5 * len(kinds), 3.4), layout="constrained", squeeze=False)
     for panel, kind in zip(panels[0], kinds, strict=True):
         lines = [line for line in report["results"] if line["kind"] == kind][::-1]
         names = [f"{line['reader']} ({line['order']})".replace(", ", ",\n") for line in lines]
@@ -161,7 +161,7 @@ def draw(report: dict, path: Path) -> None:
             panel.annotate(note, (max([*line["runs"], 0]), place), (6, 0), textcoords="offset points", va="center")
         panel.set_title(_TITLES[kind])
         panel.set_xlabel("members/s (median of interleaved runs)")
-        panel.set_xlim(0, 1.25 * max([1.0, *(rate for line in lines for rate in line["runs"])]))
+        panel.set_xlim(0, 1.35 * max([1.0, *(rate for line in lines for rate in line["runs"])]))
         panel.spines[["top", "right"]].set_visible(False)
     with atomic.replacing(path) as partial:
         form = path.suffix.lstrip(".") or "svg"
