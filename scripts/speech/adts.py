@@ -53,6 +53,16 @@ def first_break(path: str, form: str) -> float:
     return math.inf
 
 
+def bytes_before(path: str, form: str) -> int:
+    """Bytes of no frame and no tag that a stream of bare frames begins with: FFmpeg takes some of them for frames."""
+    header = {**_HEADERS, "mp3": _mpeg}.get(form)
+    if header is None:
+        return 0
+    with open(path, "rb") as handle:
+        raw = handle.read(_SEARCHED)
+    return 0 if _id3_bytes(raw[:10]) else max(0, _find_frame(raw, header))
+
+
 def _amr_break(path: str) -> float:
     """As `first_break`; some frames early, since one byte in twelve passes for a header (RFC 4867, 5.3)."""
     with open(path, "rb") as handle:
@@ -124,11 +134,13 @@ def _id3_bytes(head: bytes) -> int:
 
 def _find_frame(raw: bytes, header: Callable[[bytes], tuple[int, float] | None]) -> int:
     """Place of the first header that is followed by another one, or by the end; -1 where there is none."""
-    mark = b"\xff" if header is _adts else b"\x0b\x77"
+    mark = b"\x0b\x77" if header is _ac3 else b"\xff"
     at = raw.find(mark)
     while 0 <= at < len(raw) - 6:
         facts = header(raw[at : at + 7])
-        if facts is not None and raw[at + facts[0] : at + facts[0] + 1] in (mark[:1], b""):
-            return at
+        if facts is not None:
+            follows = raw[at + facts[0] : at + facts[0] + 7]
+            if len(follows) < 7 or header(follows) is not None:
+                return at
         at = raw.find(mark, at + 1)
     return -1

@@ -10,7 +10,7 @@ from typing import Any
 from scripts.common import jsonl, partitions
 
 SUFFIX = "_aligned.json"
-# The spellings of each field, the corpus' own first, the plan's second.
+# The spellings of each field of a segment; the first that has a value counts.
 FIELDS = {
     "start": ("start", "start_seconds"),
     "end": ("end", "end_seconds"),

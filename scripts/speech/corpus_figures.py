@@ -93,6 +93,7 @@ class Panel:
 
     @property
     def height(self) -> float:
+        """Inches that the bars take."""
         return _PITCH * max(len(self.names), 1)
 
 

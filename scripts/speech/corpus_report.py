@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from scripts.common import jsonl
-from scripts.common.errors import MillraceError
+from scripts.common.errors import Damaged, MillraceError, own_file
 from scripts.common.ledger import Ledger
-from scripts.speech.sources import safe_name
+from scripts.speech.shard_names import safe_name
 from scripts.speech.splits import SPLITS
 
 _AGAIN = "Files of different runs lie side by side: run the workflow again"
@@ -38,6 +38,7 @@ class Part:
 
     @property
     def hours(self) -> float:
+        """Hours in shards."""
         return self.seconds / 3600
 
 
@@ -55,6 +56,7 @@ class Rates:
 
     @classmethod
     def joined(cls, parts: Sequence[Rates]) -> Rates:
+        """The rates of several manifests, one after the other."""
         empty = cls(*(np.zeros(0, kind) for kind in (np.float32, np.float32, np.float32, bool)))
         names = cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(part, name) for part in (empty, *parts)]) for name in names))
@@ -76,9 +78,11 @@ class Country:
 
     @property
     def hours(self) -> float:
+        """Hours in shards."""
         return math.fsum(part.seconds for part in self.parts) / 3600
 
     def hours_of(self, split: str) -> float:
+        """Hours of a split in shards."""
         return math.fsum(part.seconds for part in self.parts if part.split == split) / 3600
 
 
@@ -90,13 +94,16 @@ class Corpus:
 
     @property
     def hours(self) -> float:
+        """Hours in shards."""
         return math.fsum(country.hours for country in self.countries)
 
     def hours_of(self, split: str) -> float:
+        """Hours of a split in shards."""
         return math.fsum(country.hours_of(split) for country in self.countries)
 
     @property
     def parts(self) -> list[Part]:
+        """The parts of all countries."""
         return [part for country in self.countries for part in country.parts]
 
     def ledger(self, unit: str) -> Ledger:
@@ -116,9 +123,11 @@ class Corpus:
 
 def read(index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str | os.PathLike) -> Corpus:
     """Read the merged index, the merged ledger, and the countries' CSVs; raise where they contradict each other."""
-    parts = dict(_parts(index))
+    parts = _parts(index)
     try:
         listed = jsonl.read(ledger)["countries"]
+    except Damaged:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise MillraceError(f"not a ledger of speech_merge_index ({error})", str(ledger), _AGAIN) from None
     countries = [_country(row, parts.pop(row["country"], []), index, Path(manifest_dir)) for row in listed]
@@ -143,11 +152,11 @@ def _country(row: dict, parts: list[Part], index: str | os.PathLike, folder: Pat
     return Country(name, row["language"], segments, files, row["notes"], parts, rates, recordings, source_hours)
 
 
-def _parts(index: str | os.PathLike) -> Iterator[tuple[str, list[Part]]]:
+def _parts(index: str | os.PathLike) -> dict[str, list[Part]]:
     """Sums of the index by country, split and subset: one row group in memory at a time."""
     by = ["country", "split", "subset_id", "shard"]
     found: dict[tuple, list[tuple]] = defaultdict(list)
-    with pq.ParquetFile(index) as file:
+    with own_file(index), pq.ParquetFile(index) as file:
         for group in range(file.num_row_groups):
             rows = file.read_row_group(group, columns=[*by, "duration_seconds", "size"])
             sums = [("duration_seconds", "sum"), ("size", "sum"), ("size", "count")]
@@ -161,7 +170,7 @@ def _parts(index: str | os.PathLike) -> Iterator[tuple[str, list[Part]]]:
         shards, counts, seconds, sizes = zip(*found[country, split, subset], strict=True)
         part = Part(split, subset, sum(counts), math.fsum(seconds), sum(sizes), len(set(shards)))
         by_country[country].append(part)
-    yield from by_country.items()
+    return by_country
 
 
 def _keys(index: str | os.PathLike, country: str) -> pa.ChunkedArray:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scripts.common import jsonl
 from scripts.common.errors import MillraceError
 from scripts.common.ledger import Ledger
 from scripts.speech.country_tables import PartitionFiles
@@ -33,6 +32,7 @@ class Balance:
     rejects: list[dict]
 
     def as_dict(self, country: dict) -> dict:
+        """JSON-ready: the country's ledger file."""
         return {
             "country": country["country"],
             "language": country["language"],
@@ -48,7 +48,7 @@ def balance(country: dict, parts: Sequence[PartitionFiles], segments_in_shards: 
     total = Ledger.total(
         "speech_merge_shards",
         country["country"],
-        (Ledger.from_dict(jsonl.read(part.ledger)) for part in parts),
+        (part.balance() for part in parts),
     )
     # What left at the manifest is counted again from its rows, so that a lost file shows.
     total.rejected = Counter()
@@ -70,8 +70,7 @@ def _file_rejects(country: dict) -> Iterator[dict]:
 
 def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
     for part in parts:
-        for _, row, _ in jsonl.lines(part.rejects):
-            yield row
+        yield from part.left_out()
         for row in part.final_rows():
             if row["status"] != COMPLETED:
                 yield {

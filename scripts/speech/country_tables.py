@@ -8,10 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scripts.common import atomic, jsonl
+from scripts.common.errors import Damaged, own_file
+from scripts.common.ledger import Ledger
 from scripts.speech.manifest_schema import SCHEMA
+from scripts.speech.shard_index import INDEX_SCHEMA
 from scripts.speech.splits import SPLITS
 
 MANIFEST_COLUMNS = tuple(SCHEMA.names)
@@ -25,7 +29,6 @@ class PartitionFiles:
 
     def __init__(self, partition: str, manifest_dir: str | os.PathLike, shards_dir: str | os.PathLike = "") -> None:
         part = Path(manifest_dir) / "partitions" / partition
-        self.name = partition
         self.manifest = part / "manifest.parquet"
         self.recordings = part / "recordings.json"
         self.rejects = part / "rejects.jsonl"
@@ -35,16 +38,37 @@ class PartitionFiles:
 
     def rows(self) -> Iterator[dict]:
         """The manifest rows, one row group at a time."""
-        with pq.ParquetFile(self.manifest) as file:
+        with own_file(self.manifest), pq.ParquetFile(self.manifest) as file:
             for group in range(file.num_row_groups):
                 yield from file.read_row_group(group).to_pylist()
 
+    def balance(self) -> Ledger:
+        """The ledger of the manifest rows."""
+        found = jsonl.read(self.ledger)
+        with own_file(self.ledger):
+            return Ledger.from_dict(found)
+
+    def left_out(self) -> Iterator[dict]:
+        """What the manifest rejected."""
+        for number, row, _ in jsonl.lines(self.rejects):
+            if not isinstance(row, dict) or not {"segment", "reason"} <= row.keys():
+                raise Damaged(self.rejects, f"line {number}: {row}")
+            yield row
+
+    def shard_rows(self) -> pa.Table:
+        """Where the segments lie in shards."""
+        with own_file(self.index):
+            return pq.read_table(self.index, partitioning=None).cast(INDEX_SCHEMA)
+
     def final_rows(self) -> Iterator[dict]:
         """The manifest rows with the status that making the shards gave them."""
-        table = pq.read_table(self.statuses)
-        statuses = zip(*(table[name].to_pylist() for name in ("key", "status", "error_message")), strict=True)
+        with own_file(self.statuses):
+            table = pq.read_table(self.statuses, columns=["key", "status", "error_message"])
+            statuses = zip(*(column.to_pylist() for column in table), strict=True)
         by_key = {key: (status, message) for key, status, message in statuses}
         for row in self.rows():
+            if row["key"] not in by_key:
+                raise Damaged(self.statuses, f"{row['key']} of the manifest is missing")
             row["status"], row["error_message"] = by_key[row["key"]]
             yield row
 

@@ -13,14 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Break:
-    """Bytes [start, stop) that can't be placed. `recovers`: the time stamps behind it can be believed again."""
-
-    start: int
-    stop: int
-    recovers: bool = True
+from scripts.speech import chunk_chains
+from scripts.speech.chunk_chains import Break
 
 
 def breaks(path: str, form: str, stream_id: int = 0) -> list[Break]:
@@ -28,7 +22,8 @@ def breaks(path: str, form: str, stream_id: int = 0) -> list[Break]:
 
     `stream_id`: the PID of the audio in an MPEG transport stream.
     """
-    finder = {"matroska,webm": _matroska, "ogg": _ogg}.get(form)
+    chains = {"avi": chunk_chains.avi, "asf": chunk_chains.asf, "rm": chunk_chains.realmedia}
+    finder = {"matroska,webm": _matroska, "ogg": _ogg, **chains}.get(form)
     if finder is None and form != "mpegts":
         return []
     with open(path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw:

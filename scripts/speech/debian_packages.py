@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from scripts.common.cli import log
 from scripts.common.errors import MillraceError
 
+_REMEDY = "--source synthesis needs no packages"
 ATTEMPTS = 2
 TIMEOUT_SECONDS = 240
 # Hooks of the machine's configuration (desktop notices, caches) have no business in a private run.
@@ -34,7 +35,7 @@ def fetch(packages: Sequence[str], folder: str | os.PathLike) -> dict[str, Path]
     if missing:
         for tool in ("apt-get", "dpkg"):
             if shutil.which(tool) is None:
-                raise MillraceError(f"{tool} is not on this machine", remedy="--source synthesis needs no packages")
+                raise MillraceError(f"{tool} is not on this machine", remedy=_REMEDY)
         _download(missing, folder)
     return {name: _unpacked(folder, name) for name in packages}
 
@@ -83,7 +84,7 @@ def _download(packages: Sequence[str], folder: Path) -> None:
             os.replace(archive, folder / archive.name)
     lost = [name for name in packages if _archive(folder, name) is None]
     if lost:
-        raise MillraceError(f"apt-get left no archive of {', '.join(lost)}", where=str(folder))
+        raise MillraceError(f"apt-get left no archive of {', '.join(lost)}", where=str(folder), remedy=_REMEDY)
 
 
 def _unpacked(folder: Path, package: str) -> Path:
@@ -91,7 +92,7 @@ def _unpacked(folder: Path, package: str) -> Path:
     target = folder / archive.name.removesuffix(".deb")
     if not target.is_dir():
         if shutil.which("dpkg") is None:
-            raise MillraceError("dpkg is not on this machine", remedy="--source synthesis needs no packages")
+            raise MillraceError("dpkg is not on this machine", remedy=_REMEDY)
         with tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder) as private:
             try:
                 _run(["dpkg", "-x", str(archive), f"{private}/files"], folder)
@@ -112,10 +113,10 @@ def _run(command: Sequence[str], cwd: Path) -> None:
             command, cwd=cwd, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise MillraceError(f"no answer within {TIMEOUT_SECONDS} s", where=label) from None
+        raise MillraceError(f"no answer within {TIMEOUT_SECONDS} s", where=label, remedy=_REMEDY) from None
     except OSError as error:
-        raise MillraceError(str(error), where=label) from None
+        raise MillraceError(str(error), where=label, remedy=_REMEDY) from None
     if result.returncode:
         said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         told = [line for line in said if re.match(r"E:|dpkg(-deb)?: error", line)] or said
-        raise MillraceError(" / ".join(told[-3:]), where=label)
+        raise MillraceError(" / ".join(told[-3:]), where=label, remedy=_REMEDY)

@@ -54,6 +54,7 @@ class Country:
 
     @property
     def name(self) -> str:
+        """Its folder."""
         return LANGUAGES[self.language]
 
 

@@ -50,7 +50,11 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
         for path in sorted(sounds.glob("*/**/*.g722"))
     }
     if not lists or not by_name:
-        raise MillraceError("no list of prompts, or no audio, where the packages have been unpacked", where=str(audio))
+        raise MillraceError(
+            "no list of prompts, or no audio, where the packages have been unpacked",
+            where=str(audio),
+            remedy="Remove the folder and run again, or choose --source synthesis",
+        )
     folded = {name.casefold(): path for name, path in by_name.items()}
     for name, raw in read_texts(lists[0], skipped).items():
         path = by_name.get(name) or folded.get(name.casefold())
@@ -111,7 +115,9 @@ def decode(path: str | os.PathLike) -> np.ndarray:
         with av.open(str(path), format="g722") as container:
             frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     except av.FFmpegError as error:
-        raise MillraceError(f"not G.722 audio ({error})", where=str(path)) from None
+        raise MillraceError(
+            f"not G.722 audio ({error})", where=str(path), remedy="Remove the package's folder and run again"
+        ) from None
     return np.concatenate(frames) if frames else np.zeros(0, np.int16)
 
 

@@ -35,6 +35,7 @@ class Recording:
 
     @property
     def seconds(self) -> float:
+        """Its length."""
         return len(self.samples) / SAMPLING_RATE
 
 

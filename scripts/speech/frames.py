@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import av
 import numpy as np
 
-from scripts.speech.recording import mono
+from scripts.speech.recording import cancel, mono
 
 # FFmpeg's sample formats, packed or planar.
 DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
@@ -24,6 +24,7 @@ class FrameRun:
     channels: int
     planes: list[list[np.ndarray]] = field(default_factory=list)
     samples: int = 0
+    opposite: bool = False  # of the newest block: see `recording.cancel`
 
     def add(self, frame: av.AudioFrame, dtype: type) -> None:
         n = frame.samples
@@ -40,7 +41,9 @@ class FrameRun:
         """One mono block at `rate`, that of the recording's first frame: it can change (chained Ogg, late SBR)."""
         if not self.samples:
             return
-        block = mono([np.concatenate(parts) for parts in zip(*self.planes, strict=True)])
+        channels = [np.concatenate(parts) for parts in zip(*self.planes, strict=True)]
+        self.opposite = cancel(channels)
+        block = mono(channels, self.opposite)
         if self.rate != rate:
             import soxr
 

@@ -19,12 +19,13 @@ from scripts.speech.manifest_schema import MISSING_SOURCE, PENDING, SCHEMA
 class Manifest:
     """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, and the ledger."""
 
+    ledger: Ledger
     rows: list[dict] = field(default_factory=list)
     recordings: list[dict] = field(default_factory=list)
     rejects: list[segments.Reject] = field(default_factory=list)
-    ledger: Ledger | None = None
 
     def table(self) -> pa.Table:
+        """The rows as an Arrow table."""
         return pa.Table.from_pylist(self.rows, schema=SCHEMA)
 
 
@@ -34,7 +35,7 @@ def generate(partition: dict, limits: segments.Limits) -> Manifest:
     Recordings stay in the partition's order (new ones come last, so that the shards of the old ones stay as they
     are), segments in order of time.
     """
-    result = Manifest(ledger=Ledger("speech_generate_manifest", partition["partition"]))
+    result = Manifest(Ledger("speech_generate_manifest", partition["partition"]))
     for recording in partition["recordings"]:
         _add_recording(result, partition, recording, limits)
     result.ledger.rows_out = len(result.rows)
@@ -121,9 +122,9 @@ def _transcript_rows(
             _reject(result, {**place, "segment": number}, unusable.reason, str(unusable))
     result.ledger.repaired.update(segments.count_repairs(segment.repairs for segment in valid))
     cers, wers = error_rates([s.human_text for s in valid], [s.asr_text for s in valid])
-    source = transcript["audio"]
     if missing := sum(segment.cer is None for segment in valid):
         result.ledger.repaired["cer_computed"] += missing
+    source = transcript["audio"]
     return [
         {
             "key": segments.key_of(partition["country"], recording["video_id"], segment),

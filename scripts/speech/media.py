@@ -62,7 +62,8 @@ class MediaFolder:
         """The audio file on this machine, or None where it is missing.
 
         Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the country,
-        the corpus, or the corpus' parent), the same file name in the country's audio folders, the same stem there.
+        the corpus, or the corpus' parent), the same file name in the country's audio folders, the same stem there; name
+        and stem as written, else in Unicode's normal form.
         """
         written = _slashed(audio_file)
         candidates = [new + written[len(old) :] for old, new in self.path_map if written.startswith(f"{old}/")]

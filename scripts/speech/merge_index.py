@@ -7,6 +7,7 @@ import argparse
 import pyarrow.parquet as pq
 
 from scripts.common import atomic, cli, jsonl
+from scripts.common.errors import own_file
 from scripts.common.ledger import Ledger
 from scripts.speech.shard_index import INDEX_SCHEMA
 
@@ -23,12 +24,15 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    countries = [jsonl.read(path) for path in args.ledgers]
-    total = Ledger.total("speech_merge_index", "all", (Ledger.from_dict(c["segments"]) for c in countries))
+    countries, ledgers = [jsonl.read(path) for path in args.ledgers], []
+    for path, country in zip(args.ledgers, countries, strict=True):
+        with own_file(path):
+            ledgers.append(Ledger.from_dict(country["segments"]))
+    total = Ledger.total("speech_merge_index", "all", ledgers)
     rows = 0
     with atomic.replacing(args.index) as partial, pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as out:
         for path in args.indices:
-            with pq.ParquetFile(path) as source:
+            with own_file(path), pq.ParquetFile(path) as source:
                 for group in range(source.num_row_groups):
                     table = source.read_row_group(group).cast(INDEX_SCHEMA)
                     out.write_table(table)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from scripts.common import atomic, cli, jsonl
 from scripts.speech import country_ledger, country_tables, sweep
 from scripts.speech.shard_index import INDEX_SCHEMA
-from scripts.speech.sources import safe_name
+from scripts.speech.shard_names import safe_name
 from scripts.speech.splits import SPLITS
 
 
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
     parts = [country_tables.PartitionFiles(p, args.manifest_dir, args.shards_dir) for p in country["partitions"]]
-    index = pa.concat_tables([INDEX_SCHEMA.empty_table(), *(pq.read_table(part.index) for part in parts)])
+    index = pa.concat_tables([INDEX_SCHEMA.empty_table(), *(part.shard_rows() for part in parts)])
     found = country_ledger.balance(country, parts, index.num_rows)
     country_tables.write_rejects_csv(args.error_list, found.rejects)
     country_ledger.check_errors(found, args.max_error_fraction, args.error_list)

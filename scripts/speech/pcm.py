@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import soundfile
 
-from scripts.speech.recording import AudioError, AudioInfo, mono
+from scripts.speech.recording import AudioError, AudioInfo, cancel, mono, opposite_warning
 
 # Read as the narrowest type that holds them; libsndfile itself would cut 24 bits to 16 without rounding.
 _READ_AS = {
@@ -17,19 +18,52 @@ _READ_AS = {
     "DOUBLE": "float64",
 }
 _LARGEST_RIFF = 0xFFFFFFFF
+# What streams write for a size that they don't know.
+_UNSTATED = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 
 
-def _data_chunks(path: str | os.PathLike) -> int:
-    found, at = 0, 12
+_HEARD_SECONDS = 4
+
+
+def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]:
+    """Name, place of the body, and stated size of the chunks of a RIFF file; and where their chain ends."""
+    found: list[tuple[bytes, int, int]] = []
+    at = 12
     with open(path, "rb") as handle:
         while True:
             handle.seek(at)
             head = handle.read(8)
-            if len(head) < 8 or not head[:4].isascii():
-                return found
+            if len(head) < 8 or not head[:4].isascii() or not head[:4].strip(b"\0"):
+                return found, at
             size = int.from_bytes(head[4:], "little")
-            found += head[:4] == b"data"
+            found.append((head[:4], at + 8, size))
             at += 8 + size + size % 2
+
+
+def loose_ends(path: str | os.PathLike) -> Iterator[str]:
+    """Warnings about a WAV that holds more, or less, than its header states: samples may not lie where they did."""
+    name, length = os.path.basename(path), os.path.getsize(path)
+    with open(path, "rb") as handle:
+        if handle.read(4) != b"RIFF":
+            return
+    chunks, end = _chunks(path)
+    held = next(((at, size) for kind, at, size in chunks if kind == b"data"), None)
+    if held is None or held[1] in _UNSTATED:
+        return
+    missing = sum(held) - length
+    if missing > 0:
+        yield (
+            f"bytes_missing: {name} is {missing} bytes shorter than it states; if they are missing within the audio, "
+            "what follows is early"
+        )
+    elif end < length:
+        with open(path, "rb") as handle:
+            handle.seek(end)
+            if handle.read(1 << 16).strip(b"\0"):
+                yield (
+                    f"bytes_behind: {length - end} bytes at the end of {name} are no chunk; if as many were added "
+                    "within the audio, what follows is late"
+                )
 
 
 class PcmRecording:
@@ -45,7 +79,7 @@ class PcmRecording:
         try:
             handle = soundfile.SoundFile(os.fspath(path))
         except (RuntimeError, OSError, TypeError, UnicodeError):
-            if _data_chunks(path) > 1:
+            if sum(kind == b"data" for kind, _, _ in _chunks(path)[0]) > 1:
                 # FFmpeg would play the last one as if it were all.
                 raise AudioError("audio_load", path, "is a WAV with more than one data chunk") from None
             return None
@@ -58,6 +92,12 @@ class PcmRecording:
 
     def info(self) -> AudioInfo:
         container = "wav" if self.handle.format == "WAVEX" else self.handle.format.lower()
+        warnings = list(loose_ends(self.path)) if container == "wav" else []
+        if self.channels == 2:
+            self.handle.seek(0)
+            heard = self.handle.read(_HEARD_SECONDS * self.sample_rate, dtype="float32", always_2d=True)
+            if cancel(list(heard.T)):
+                warnings.append(opposite_warning(self.path))
         return AudioInfo(
             path=os.fspath(self.path),
             container=container,
@@ -66,6 +106,7 @@ class PcmRecording:
             channels=self.channels,
             duration_seconds=self.frames / self.sample_rate,
             lossless=True,
+            warnings=tuple(warnings),
         )
 
     def read(self, start: int, stop: int) -> np.ndarray:

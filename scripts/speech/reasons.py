@@ -50,9 +50,13 @@ MEANINGS = {
     "text_nul": "zero characters in a text were removed",
     "cer_computed": "CER missing or unusable: computed from the texts",
     # warnings and notes
-    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is up to 50 ms late",
+    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is late, mostly by 10 to "
+    "70 ms",
     "no_header": "audio without a header, known by its name only",
     "duration_wrong": "the length that the file states is wrong: it was measured",
+    "bytes_behind": "what lies behind the audio of a WAV is no chunk: bytes may have been added within the audio",
+    "bytes_missing": "a WAV ends before its audio should: it is cut, or bytes are missing within the audio",
+    "opposite_channels": "two channels that cancel each other (one is wired wrongly): the first alone is used",
     "second_transcript": "a further transcript of the same recording",
     "language_unknown": "no language known for the country: set language_map",
     "alignment_subfolders": "folders below Alignment/alignment_output are not read",

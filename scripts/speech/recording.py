@@ -9,6 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 REASONS = ("audio_missing", "audio_empty", "audio_load", "audio_no_stream", "out_of_range")
+_REMEDIES = {
+    "audio_missing": "Put it there, or set path_map",
+    "audio_empty": "Fetch it again",
+    "audio_load": "If it plays elsewhere, convert it to FLAC; else fetch it again",
+    "audio_no_stream": "Fetch it again, with its sound",
+    "out_of_range": "Check that the alignment is of this recording, and that the recording is whole",
+}
 FULL_SCALE = 32768.0
 _BEYOND_BELIEF = 1e9
 # Fewer, of one in seven, show nothing about channels.
@@ -25,7 +32,7 @@ class AudioError(Exception):
         super().__init__(reason, self.path, problem)
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.problem}"
+        return f"{self.path}: {self.problem}. {_REMEDIES[self.reason]}"
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,11 @@ def is_pcm_container(head: bytes) -> bool:
     )
 
 
-def mono(channels: list[np.ndarray]) -> np.ndarray:
+def mono(channels: list[np.ndarray], opposite: bool | None = None) -> np.ndarray:
     """Mean of the channels on the int16 scale; of two that cancel each other (one is wired wrongly) the first alone.
 
     `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64 (full scale 1.0).
+    `opposite`: what `cancel` says of them, where that is known.
     Returns int16 where one int16 channel came in, untouched; else float32, or float64 where float32 could not hold it.
     """
     kind = channels[0].dtype
@@ -81,7 +89,7 @@ def mono(channels: list[np.ndarray]) -> np.ndarray:
         channels = [(channel.astype(np.int16) - 128) << 8 for channel in channels]
     if len(channels) == 1 and channels[0].dtype == np.int16:
         return channels[0]
-    if len(channels) == 2 and _cancel(*channels):
+    if cancel(channels) if opposite is None else opposite:
         return mono(channels[:1])
     if kind.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
@@ -100,13 +108,23 @@ def mono(channels: list[np.ndarray]) -> np.ndarray:
     return total.astype(np.float32) * np.float32(1 / len(channels)) if len(channels) > 1 else total.astype(np.int16)
 
 
-def _cancel(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether the sum of two channels is 30 dB below them: no two microphones, and no stereo mix, are so opposite."""
-    one, other = (channel[::7].astype(np.float64) for channel in (one, other))
+def cancel(channels: list[np.ndarray]) -> bool:
+    """Whether the sum of two channels is 30 dB below them: no two microphones, and no stereo mix, are so opposite.
+
+    `channels` as for `mono`.
+    """
+    if len(channels) != 2:
+        return False
+    zero = 128 if channels[0].dtype == np.uint8 else 0
+    one, other = (channel[::7].astype(np.float64) - zero for channel in channels)
     with np.errstate(over="ignore", invalid="ignore"):
         loudness = np.dot(one, one) + np.dot(other, other)
         both = one + other
         return bool(len(one) >= _ENOUGH_SAMPLES and loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
+
+
+def opposite_warning(path: str | os.PathLike) -> str:
+    return f"opposite_channels: the two of {os.path.basename(path)} cancel each other; the first alone is used"
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:

@@ -81,9 +81,7 @@ def _encode(segment: PlannedSegment, samples: np.ndarray | Exception, rate: int,
     if isinstance(samples, Exception):
         return Encoded(None, 0, AUDIO_LOAD, f"{segment.source}: {type(samples).__name__}: {samples}")
     if not len(samples):
-        return Encoded(
-            None, 0, PROCESSING, f"{segment.source}: no sound from {segment.span[0]:g} to {segment.span[1]:g} s"
-        )
+        return Encoded(None, 0, PROCESSING, f"{segment.source}: no sound {_span(segment)}")
     try:
         return Encoded(audio.encode(samples, rate, audio_format), len(samples), "", "")
     except Exception as error:

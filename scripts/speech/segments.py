@@ -144,21 +144,23 @@ def _text(raw: dict, name: str, repairs: list[str]) -> str:
 
 
 def _rate(raw: dict) -> float | None:
-    value = alignment.field_of(raw, "cer")
-    try:
-        rate = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return rate if math.isfinite(rate) and rate >= 0 else None
+    rate = _number(raw, "cer")
+    return rate if rate is not None and rate >= 0 else None
 
 
 def _index(raw: dict, name: str) -> int | None:
+    index = _number(raw, name)
+    return int(index) if index is not None and abs(index) < 2**53 else None
+
+
+def _number(raw: dict, name: str) -> float | None:
+    """A field that a segment can do without: None where it is no finite number."""
     value = alignment.field_of(raw, name)
     try:
-        index = float(value) if not isinstance(value, bool) else math.nan
+        number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, OverflowError):
         return None
-    return int(index) if math.isfinite(index) and abs(index) < 2**53 else None
+    return number if math.isfinite(number) else None
 
 
 def key_of(country: str, video_id: str, segment: Segment) -> str:

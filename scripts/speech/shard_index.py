@@ -74,10 +74,12 @@ class Sidecar:
 
 
 def sidecar_path(tar: Path) -> Path:
+    """Where the sidecar of a tar lies."""
     return tar.with_name(f".{tar.stem}.index.parquet")
 
 
 def write_sidecar(tar: Path, sidecar: Sidecar) -> None:
+    """Write the sidecar of a tar atomically."""
     meta = {"digest": sidecar.digest, "tar_size": sidecar.tar_size, "tar_sha256": sidecar.tar_sha256}
     write_table(sidecar_path(tar), sidecar.table.replace_schema_metadata({_META: orjson.dumps(meta)}))
 
@@ -87,14 +89,10 @@ def read_sidecar(tar: Path) -> Sidecar | None:
     try:
         table = pq.read_table(sidecar_path(tar), partitioning=None)
         meta = orjson.loads(table.schema.metadata[_META])
-        table = table.replace_schema_metadata(None)
-        return (
-            Sidecar(meta["digest"], meta["tar_size"], meta["tar_sha256"], table)
-            if table.schema == SIDECAR_SCHEMA
-            else None
-        )
+        sidecar = Sidecar(meta["digest"], meta["tar_size"], meta["tar_sha256"], table.replace_schema_metadata(None))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
+    return sidecar if sidecar.table.schema == SIDECAR_SCHEMA else None
 
 
 def index_of(tables: Iterable[pa.Table]) -> pa.Table:
@@ -127,7 +125,7 @@ def write_table(path: str | os.PathLike, table: pa.Table) -> None:
 
 
 def file_sha256(path: str | os.PathLike) -> str:
-    """Hexadecimal SHA-256 of a file, which is read without leaving it in the page cache where the system lets us."""
+    """Hexadecimal SHA-256 of a file."""
     with open(path, "rb") as handle:
         with contextlib.suppress(AttributeError, OSError):
             os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)

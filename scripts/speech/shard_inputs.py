@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 
 from scripts.common.errors import MillraceError
 from scripts.speech.manifest_schema import COMPLETED, PENDING, SCHEMA
+from scripts.speech.shard_names import SHARD_NUMBERS, safe_name
 from scripts.speech.shard_plan import Partition
-from scripts.speech.sources import SHARD_NUMBERS, safe_name
 
-# The order in which a country's splits are worked on.
 _AGAIN = "Run generate_manifest again"
+_MAKE = "Run snakemake speech_manifest"
+_MEND = "Mend the row, or run snakemake speech_manifest for a new table"
+# The order in which a country's splits are worked on.
 SPLIT_ORDER = ("test", "validation", "train")
 _REQUIRED = ("key", "video_id", "source_audio_path", "start_seconds", "end_seconds", "status")
 
@@ -27,22 +29,18 @@ def read_part(path: str) -> tuple[Partition, list[dict]]:
         table = pq.read_table(path, partitioning=None)
         missing = [name for name in SCHEMA.names if name not in table.column_names]
         if missing:
-            raise MillraceError(
-                f"columns {', '.join(missing)} are missing", where=path, remedy="Run generate_manifest again"
-            )
+            raise MillraceError(f"columns {', '.join(missing)} are missing", where=path, remedy=_AGAIN)
         rows = table.select(SCHEMA.names).cast(SCHEMA).to_pylist()
     except FileNotFoundError:
-        raise MillraceError("no such manifest part", where=path) from None
+        raise MillraceError("no such manifest part", where=path, remedy=_AGAIN) from None
     except pa.ArrowException as error:
-        raise MillraceError(
-            f"not a manifest part ({error})", where=path, remedy="Run generate_manifest again"
-        ) from None
+        raise MillraceError(f"not a manifest part ({error})", where=path, remedy=_AGAIN) from None
     names = {row["batch_id"] for row in rows} if rows else {Path(path).stem, Path(path).resolve().parent.name}
     found = [partition for name in sorted(map(str, names)) if (partition := Partition.parse(name))]
     if len(found) != 1 or (rows and len(names) > 1):
         listed = ", ".join(sorted(map(str, names))[:5])
         problem = f"batch_id must be one partition, <country>-<split>[-<subset>]-<number>, not {listed}"
-        raise MillraceError(problem, where=path)
+        raise MillraceError(problem, where=path, remedy=_AGAIN)
     return found[0], rows
 
 
@@ -64,7 +62,8 @@ def read_country(manifest_dir: str, country: str) -> list[dict]:
         text["subset_id"] = text.get("subset_id") or split.get("subset_id", "")
         row = {column.name: _value(text.get(column.name, ""), column.type, column.name, place) for column in SCHEMA}
         if row["split"] not in SPLIT_ORDER:
-            raise MillraceError(f"split {row['split']!r} is none of {', '.join(SPLIT_ORDER)}", where=place)
+            problem = f"split {row['split']!r} is none of {', '.join(SPLIT_ORDER)}"
+            raise MillraceError(problem, where=place, remedy=f"Mend the row, or the recording's in {splits_path}")
         if not (row["subset_id"] is None or (row["split"] == "train" and row["subset_id"] >= 0)):
             row["subset_id"] = None
         row["country"] = row["country"] or country
@@ -119,18 +118,16 @@ def _csv_rows(path: Path, required: Iterable[str]) -> Iterable[tuple[str, dict[s
             reader = csv.DictReader(handle, strict=True)
             missing = [name for name in required if name not in (reader.fieldnames or ())]
             if missing:
-                raise MillraceError(f"columns {', '.join(missing)} are missing", where=str(path))
+                raise MillraceError(f"columns {', '.join(missing)} are missing", where=str(path), remedy=_MAKE)
             for row in reader:
                 place = f"{path}, line {reader.line_num}"
                 if None in row or None in row.values():
-                    raise MillraceError("the number of fields differs from the head's", where=place)
+                    raise MillraceError("the number of fields differs from the head's", where=place, remedy=_MEND)
                 yield place, row
     except FileNotFoundError:
-        raise MillraceError(
-            "no such file", where=str(path), remedy="Run snakemake speech_manifest, or mend --manifest-dir"
-        ) from None
+        raise MillraceError("no such file", where=str(path), remedy=f"{_MAKE}, or mend --manifest-dir") from None
     except (csv.Error, UnicodeDecodeError) as error:
-        raise MillraceError(f"not a CSV in UTF-8 ({error})", where=str(path)) from None
+        raise MillraceError(f"not a CSV in UTF-8 ({error})", where=str(path), remedy=_MAKE) from None
 
 
 def _value(text: str, kind: pa.DataType, name: str, place: str) -> str | float | int | None:
@@ -142,4 +139,4 @@ def _value(text: str, kind: pa.DataType, name: str, place: str) -> str | float |
         number = float(text)
         return int(number) if pa.types.is_integer(kind) else number
     except (ValueError, OverflowError):
-        raise MillraceError(f"{name} is {text[:40]!r}, not a number", where=place) from None
+        raise MillraceError(f"{name} is {text[:40]!r}, not a number", where=place, remedy=_MEND) from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +18,13 @@ import orjson
 from scripts.common.errors import MillraceError
 from scripts.speech.manifest_schema import MISSING_SOURCE, OVER_CER, PENDING, PROCESSING
 from scripts.speech.sample import safe_key, sample_json
-from scripts.speech.sources import SHARD_NUMBERS
+from scripts.speech.shard_names import SHARD_NUMBERS, Partition
 from scripts.speech.tar_writer import RECORD, member_bytes
 
 # Part of every digest: raise it when the same input is to give other bytes. Versions of encoders are no part of it, so
 # that an updated library does not rebuild a corpus.
 FORMAT = "millrace-speech-shard-1"
 
-_ID = re.compile(r"(?P<country>[^/.]+)-(?P<folder>train-\d+|train|validation|test)-(?P<first>\d{5,})")
 # Longer than this is a mistyped time, not a segment; it would only make the estimates absurd.
 _LONGEST_SECONDS = 86_400.0
 
@@ -42,34 +40,6 @@ class ShardOptions:
 
 
 @dataclass(frozen=True)
-class Partition:
-    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, with 100 numbers of its own."""
-
-    country: str
-    folder: str
-    first: int
-
-    @classmethod
-    def parse(cls, partition_id: str) -> Partition | None:
-        """From `<country>-<split>[-<subset>]-<NNNNN>`; None where it is not of this form."""
-        match = _ID.fullmatch(partition_id)
-        if not match or int(match["first"]) % SHARD_NUMBERS:
-            return None
-        return cls(match["country"], match["folder"], int(match["first"]))
-
-    @property
-    def stem(self) -> str:
-        return f"{self.country}-{self.folder}"
-
-    def __str__(self) -> str:
-        return f"{self.stem}-{self.first:05d}"
-
-    def shard(self, number: int) -> str:
-        """Path of a tar, relative to the output folder."""
-        return f"{self.country}/{self.folder}/{self.stem}-{number:05d}.tar"
-
-
-@dataclass(frozen=True)
 class PlannedSegment:
     """A segment to be written: `position` in the manifest part, its row, its member stem and its JSON."""
 
@@ -80,14 +50,17 @@ class PlannedSegment:
 
     @property
     def source(self) -> str:
+        """Path of its recording's audio."""
         return self.row["source_audio_path"]
 
     @property
     def span(self) -> tuple[float, float]:
+        """Start and end in seconds."""
         return self.row["start_seconds"], self.row["end_seconds"]
 
     @property
     def hours(self) -> float:
+        """Length in hours."""
         return (self.row["end_seconds"] - self.row["start_seconds"]) / 3600
 
 
@@ -101,6 +74,7 @@ class PlannedShard:
     digest: str
 
     def tar(self, output_dir: Path) -> Path:
+        """Where it is written."""
         return output_dir / self.shard
 
 

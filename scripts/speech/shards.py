@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import shutil
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -30,11 +29,9 @@ from scripts.speech.shard_index import (
     sidecar_path,
     write_sidecar,
 )
+from scripts.speech.shard_names import ShardFile
 from scripts.speech.shard_plan import Plan, PlannedSegment, PlannedShard
-from scripts.speech.sources import SHARD_NUMBERS
 from scripts.speech.tar_writer import TarWriter
-
-__all__ = ["INDEX_SCHEMA", "Built", "build"]
 
 _COPIED = [
     name
@@ -179,16 +176,15 @@ def _sweep(plan: Plan, output_dir: Path) -> list[Path]:
     """Remove shards and sidecars with numbers of this partition that the plan does not have, and dead temporaries."""
     partition = plan.partition
     wanted = {Path(shard.shard).stem for shard in plan.shards}
-    pattern = re.compile(rf"\.?({re.escape(partition.stem)}-(\d{{5,}}))\.(tar|index\.parquet)(\..+\.partial)?")
     folder = output_dir / partition.country / partition.folder
     removed = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        match = pattern.fullmatch(path.name)
-        if not match or int(match[2]) // SHARD_NUMBERS * SHARD_NUMBERS != partition.first:
+        found = ShardFile.parse(path.name)
+        if found is None or found.partition != partition:
             continue
-        if match[4]:
-            atomic.sweep_partials(path.with_name(path.name[1 : -len(match[4])]))
-        elif match[1] not in wanted:
+        if found.temporary:
+            atomic.sweep_partials(path.with_name(path.name[1 : -len(found.temporary)]))
+        elif found.shard not in wanted:
             path.unlink()
             removed.append(path)
     return removed

@@ -6,9 +6,9 @@ something is missing (lost packets, a damaged page, a pause) silence of that len
 follows stays where it was. A hole is recorded in `holes`, and no span may touch it, where it is longer than
 MAX_PAUSE_SECONDS, comes with an error, or is in a lossless stream: only then is it more than a pause.
 Of streams without stamps (MP3, ADTS, AC-3, AMR) the bytes seldom tell how much a damaged stretch has swallowed, and
-stamps that step back contradict those before: `lost_from` is where that is, and no span may pass it. Of Matroska, Ogg
-and MPEG transport streams, what the file's own structure shows to be broken (see `damage`) is left out before it is
-decoded.
+stamps that step back contradict those before: `lost_from` is where that is, and no span may pass it. Of Matroska, Ogg,
+MPEG transport streams, AVI, ASF and RealMedia, what the file's own structure shows to be broken (see `damage`) is left
+out before it is decoded.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silen
 _COUNTED = {"aac", "ac3", "eac3", "mp3"}
 # What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't decode.
 LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp", "truehd", "tak", "shorten", "wmalossless", "mp4als"}
+# Each of their frames has a checksum.
+_CHECKED = {"flac", "tta", "wavpack"}
 # In these a step back is no jitter: what isn't another recording joined on, which begins at 0, is there twice.
 _NEVER_BACK = {"flac", "flv", "live_flv", "asf"}
 # Containers whose stated duration can be held against their last packets; all others are measured packet by packet.
@@ -70,6 +72,7 @@ class StreamRecording:
         self.holes: list[tuple[int, int]] = []
         self.lost_from: int | None = None
         self.errors = 0
+        self.opposite = False  # two channels have cancelled each other
         self.frames_decoded = 0
         self.sample_rate = 0
         self.channels = 0
@@ -80,16 +83,18 @@ class StreamRecording:
             self.codec = self.stream.codec_context
             self.codec.thread_count = 1
             self.codec_name = self.codec.codec.canonical_name
-            if self.codec_name == "flac":
+            if self.codec_name in _CHECKED:
                 # Else FFmpeg plays frames whose checksum says that they are damaged.
                 self.codec.options = {"err_detect": "crccheck+explode"}
         except BaseException:
             self.container.close()
             raise
         self.states_delay = False
+        self.by_ffmpeg = self.container.metadata.get("encoder", "").startswith("Lavf")
         self._origin: float | None = None
         self._lost = False
         self._pause = 0.0  # the newest gap
+        self._jitter = 0.0  # by how many seconds stamps of sound packets may be early or late
         self._swallowed = 0.0  # seconds in undecodable packets beyond what the stamps behind them count
         self._damaged = False  # a break of the file's structure lies behind us
         self._resync = False  # and no frame has been placed since
@@ -113,7 +118,12 @@ class StreamRecording:
         if head[:4] in (b"RIFF", b"RIFX") and os.path.getsize(self.path) > 0xFFFFFFFF:
             options["ignore_length"] = "1"
         with contextlib.suppress(av.error.FFmpegError):
-            return self._open_as(None, {"format_whitelist": _CONTAINERS.replace(" ", ","), **options})
+            container = self._open_as(None, {"format_whitelist": _CONTAINERS.replace(" ", ","), **options})
+            form = container.format.name
+            if not (junk := adts.bytes_before(self.path, form)):
+                return container
+            container.close()
+            return self._open_as(form, {"skip_initial_bytes": str(junk)})
         self.headerless = _HEADERLESS.get(os.path.splitext(self.path)[1].lower(), "")
         if self.headerless and _may_be(self.headerless, head_of(self.path, 3300)):
             with contextlib.suppress(av.error.FFmpegError):
@@ -206,7 +216,7 @@ class StreamRecording:
 
         FFmpeg's own WMA encoder delays by one frame; its decoder takes off the two of other encoders.
         """
-        return self.codec_name in ("wmav1", "wmav2") and self.container.metadata.get("encoder", "").startswith("Lavf")
+        return self.codec_name in ("wmav1", "wmav2") and self.by_ffmpeg
 
     def _frames(self) -> Iterator[av.AudioFrame]:
         decode = self.codec.decode
@@ -256,7 +266,7 @@ class StreamRecording:
             key = (name, rate, frame.layout.nb_channels)
             if run is None or key != (run.name, run.rate, run.channels):
                 if run is not None:
-                    yield from run.at_rate(self.sample_rate)
+                    yield from self._block(run)
                     # FFmpeg stamps the frames of a PES packet by the rate that the first ones had.
                     self._lost = self._lost or (self.form == "mpegts" and rate != run.rate and done > run.rate)
                 base = name.removesuffix("p")
@@ -283,6 +293,9 @@ class StreamRecording:
                 early = max(now - after, now - self._origin - done / self.sample_rate)
                 if self.form == "mpegts" and not self._damaged and -1.0 <= early < -0.6 * length:
                     continue  # a frame too many, as damage in a payload makes them: its place is taken
+                if self.codec_name == "vorbis":
+                    # FFmpeg stamps by half of each block; what decodes next to a change of size is a quarter of each.
+                    self._jitter = max(self._jitter, 0.5 * length)
                 # Where stamps are but counted packets, what was decoded counts better: the rate may have changed.
                 if self.form not in _COUNTED or self.errors > errors:
                     gap = self._gap(now, after, done / self.sample_rate, length)
@@ -296,7 +309,7 @@ class StreamRecording:
             if gap:
                 silence = round(gap * self.sample_rate)
                 if run.samples:
-                    yield from run.at_rate(self.sample_rate)
+                    yield from self._block(run)
                     run = FrameRun(name, rate, run.planar, run.channels)
                 if gap > MAX_PAUSE_SECONDS or exact or self.errors > errors:
                     self.holes.append((done, done + silence))
@@ -306,12 +319,17 @@ class StreamRecording:
             run.add(frame, dtype)
             done += n if rate == self.sample_rate else round(length * self.sample_rate)
             if run.samples >= rate * _BLOCK_SECONDS:
-                yield from run.at_rate(self.sample_rate)
+                yield from self._block(run)
                 run = FrameRun(name, rate, run.planar, run.channels)
         if not self.frames_decoded or (self.frames_decoded < self.errors and done == (run.samples if run else 0)):
             raise AudioError("audio_load", self.path, f"nothing in its {self.codec_name} stream can be decoded")
         if run is not None and run.samples:
-            yield from run.at_rate(self.sample_rate)
+            yield from self._block(run)
+
+    def _block(self, run: FrameRun) -> Iterator[np.ndarray]:
+        for block in run.at_rate(self.sample_rate):
+            self.opposite = self.opposite or run.opposite
+            yield block
 
     def _gap(self, now: float, due: float, placed: float, length: float) -> float:
         """Seconds of silence to put before a frame stamped `now` that was due at `due`, `placed` s into the timeline.
@@ -323,7 +341,7 @@ class StreamRecording:
         if self._damaged:
             return self._gap_behind_damage(jump, length)
         drift = now - self._origin - placed
-        tolerance = max(0.005, 0.6 * length)
+        tolerance = max(0.005, 0.6 * length, self._jitter)
         if jump > tolerance and drift > tolerance:
             gap = min(jump, drift)
             resettable = self.form in RESETTABLE
@@ -344,7 +362,7 @@ class StreamRecording:
 
     def _gap_behind_damage(self, jump: float, length: float) -> float:
         """As `_gap`, in a file whose structure is broken: its stamps are exact, or they are wrong."""
-        tolerance = 0.003 if self._resync else max(0.005, 0.6 * length)
+        tolerance = max(0.003 if self._resync else max(0.005, 0.6 * length), self._jitter)
         limit = MAX_RESETTABLE_GAP if self.form in RESETTABLE else (self._gap_limit or _MAX_UNSTATED_GAP)
         self._resync = False
         if jump > limit or jump < -tolerance:

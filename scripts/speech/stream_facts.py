@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 
 import av
 
 from scripts.speech.packets import discarded
-from scripts.speech.recording import AudioInfo
+from scripts.speech.pcm import loose_ends
+from scripts.speech.recording import AudioInfo, opposite_warning
 from scripts.speech.stream import LOSSLESS, MAX_RESETTABLE_GAP, RESETTABLE, STATES_DURATION, StreamRecording
 
-_DELAYED_CODECS = {"mp3", "mp2", "aac", "aac_latm", "dts"}
+# Samples that encoders put before the sound, at most (AAC: Apple's).
+_DELAYS = {"mp3": 1105, "mp2": 481, "aac": 2112, "aac_latm": 2112, "dts": 512, "ra_144": 160}
+_WMA = ("wmav1", "wmav2")
+# Of about a second: enough to hear whether two channels cancel each other.
+_TRIAL_BLOCKS = 4
 
 
 def stream_info(path: str | os.PathLike) -> AudioInfo:
     """Decode the beginning, measure the duration where what is stated can't be trusted."""
     with StreamRecording(path) as stream:
         trial = stream.blocks()
-        next(trial)
+        for _ in itertools.islice(trial, _TRIAL_BLOCKS):
+            pass
         trial.close()
     duration, wrong = _duration(stream.path)
     # Each begins with the word that ledgers count it under.
     warnings = []
     name = os.path.basename(stream.path)
-    if stream.codec_name in _DELAYED_CODECS and not stream.states_delay:
-        warnings.append(
-            f"no_encoder_delay: {stream.codec_name} states none, so all of {name} is up to 50 ms later than in the "
-            "original"
-        )
+    if stream.codec_name in _DELAYS and not stream.states_delay:
+        most = 1000 * _DELAYS[stream.codec_name] / stream.sample_rate
+        problem = f"{stream.codec_name} states none, so all of {name} is up to {most:.0f} ms later than in the original"
+        warnings.append(f"no_encoder_delay: {problem}")
+    if stream.codec_name in _WMA and not stream.by_ffmpeg:
+        problem = f"{name} does not state its encoder: if FFmpeg was it, all of it is 23 to 64 ms earlier"
+        warnings.append(f"no_encoder_delay: {problem} than in the original")
+    if stream.opposite:
+        warnings.append(opposite_warning(name))
     if stream.headerless:
         warnings.append(f"no_header: {name} has none, and is taken for {stream.headerless} because of its name")
+    if stream.form == "wav":
+        warnings += loose_ends(stream.path)
     if wrong:
         warnings.append(f"duration_wrong: {name} states {wrong}; measured {duration:.3f} s")
     return AudioInfo(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from scripts.speech.sources import SHARD_NUMBERS
+from scripts.speech.shard_names import Partition, ShardFile
 
 
 def sweep_country(shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection[str]) -> list[Path]:
@@ -17,19 +16,23 @@ def sweep_country(shards_dir: Path, manifest_dir: Path, country: str, partitions
     `country` is the name as it stands in paths. Only files named as Millrace names them are touched.
     """
     removed: list[Path] = []
-    pattern = re.compile(rf"({re.escape(country)}-(?:train-\d+|validation|test))-(\d{{5,}})")
     for folder in sorted((shards_dir / country).glob("*")):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if match := pattern.match(path.name.lstrip(".")):
-                first = int(match[2]) // SHARD_NUMBERS * SHARD_NUMBERS
-                if f"{match[1]}-{first:05d}" not in partitions:
-                    path.unlink()
-                    removed.append(path)
+            found = ShardFile.parse(path.name)
+            if found and _is_gone(found.partition, country, partitions):
+                path.unlink()
+                removed.append(path)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     for root in (shards_dir / "partitions", manifest_dir / "partitions"):
         for entry in sorted(os.scandir(root), key=lambda entry: entry.name) if root.is_dir() else ():
-            if pattern.fullmatch(entry.name) and entry.name not in partitions:
+            partition = Partition.parse(entry.name)
+            if partition and _is_gone(partition, country, partitions):
                 shutil.rmtree(entry.path)
                 removed.append(Path(entry.path))
     return removed
+
+
+def _is_gone(partition: Partition, country: str, partitions: Collection[str]) -> bool:
+    # The workflow's train always has subsets: a train without one was made by hand.
+    return partition.country == country and partition.folder != "train" and str(partition) not in partitions

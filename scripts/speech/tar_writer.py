@@ -25,6 +25,7 @@ _FLUSH_PARTS = 512
 _MODE_IDS = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"00000000000\0"
 _TAIL = bytes(100) + b"ustar\x0000" + bytes(32) * 2 + b"0000000\0" * 2 + bytes(155) + bytes(12)
+_TAIL_SUM = sum(_TAIL)
 _ZEROS = bytes(BLOCK)
 _PADDING = [_ZEROS[: -size % BLOCK] for size in range(BLOCK)]
 
@@ -34,9 +35,6 @@ def _ustar(name: bytes, size: int, kind: bytes) -> bytes:
     head = name + bytes(100 - len(name)) + _MODE_IDS + b"%011o\0" % size + _MTIME
     checksum = sum(head) + 8 * 32 + kind[0] + _TAIL_SUM
     return head + b"%06o\0 " % checksum + kind + _TAIL
-
-
-_TAIL_SUM = sum(_TAIL)
 
 
 def member_header(name: str, size: int) -> bytes:

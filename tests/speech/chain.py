@@ -27,12 +27,8 @@ class Chain:
     def generate(self, partition: str, *arguments: str) -> int:
         out = self.part(partition)
         return generate_manifest.main(
-            [
-                "--partition",
-                str(self.folder / f"partitions/{partition}.json"),
-                "--manifest",
-                str(out / "manifest.parquet"),
-            ]
+            ["--partition", str(self.folder / f"partitions/{partition}.json")]
+            + ["--manifest", str(out / "manifest.parquet")]
             + ["--recordings", str(out / "recordings.json"), "--rejects", str(out / "rejects.jsonl")]
             + ["--ledger", str(out / "ledger.json"), *arguments]
         )
@@ -58,14 +54,8 @@ class Chain:
         out = self.shards_dir
         nemo = [str(out / f"{country}_{split}_nemo.jsonl") for split in ("train", "validation", "test")]
         return merge_shards.main(
-            [
-                "--country",
-                self.country_file(country),
-                "--manifest-dir",
-                str(self.manifest_dir),
-                "--shards-dir",
-                str(out),
-            ]
+            ["--country", self.country_file(country)]
+            + ["--manifest-dir", str(self.manifest_dir), "--shards-dir", str(out)]
             + ["--manifest", str(out / f"{country}_manifest.csv"), "--index", str(out / f"{country}_index.parquet")]
             + ["--rejects", str(out / f"{country}_rejects.csv"), "--ledger", str(out / f"{country}_ledger.json")]
             + ["--nemo", *nemo, "--error-list", str(self.folder / "errors.csv"), *arguments]

@@ -1,7 +1,8 @@
-"""A small generated corpus for the tests of the shards: WAV recordings and the manifest part that belongs to them."""
+"""What the tests of the shards share: a small corpus of WAV recordings with its manifest part, and what was made."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,17 @@ def corpus(folder: Path, recordings: int = 4, segments: int = 6, partition: str 
         source = write_recording(folder / f"video_{number}.wav", 1.5 * segments + 0.5, seed=number)
         rows += [row(source, 1.5 * n, 1.5 * n + 1.25, partition) for n in range(segments)]
     return rows
+
+
+def tree(folder: Path) -> dict[str, tuple[str, int]]:
+    """SHA-256 and mtime of every file."""
+    return {
+        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file."""
+    return {name: sha256 for name, (sha256, _) in tree(folder).items()}

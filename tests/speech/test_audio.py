@@ -185,6 +185,9 @@ def test_opposite_channels_do_not_cancel(tmp_path, container):
     samples = np.stack([left, np.clip(-left.astype(int), -32768, 32767).astype(np.int16)], 1)
     soundfile.write(tmp_path / "a", samples, 16000, format=container, subtype="PCM_16")
     np.testing.assert_array_equal(next(audio.cut(tmp_path / "a", [(0.5, 2.5)], 16000)), left[8000:40000])
+    assert [warning.partition(":")[0] for warning in audio.probe(tmp_path / "a").warnings] == ["opposite_channels"]
+    soundfile.write(tmp_path / "a", np.stack([left, left // 2], 1), 16000, format=container, subtype="PCM_16")
+    assert audio.probe(tmp_path / "a").warnings == ()
 
 
 @pytest.mark.parametrize("channels", ["5.1", "7.1"])
@@ -284,6 +287,28 @@ def test_flac_that_was_flipped_is_never_wrong(tmp_path):
                 np.testing.assert_array_equal(one, samples[round(start * 16000) : round(end * 16000)])
 
 
+@pytest.mark.parametrize(("codec", "form", "layout"), [("tta", "tta", "s16"), ("wavpack", "wv", "s16p")])
+def test_other_lossless_frames_with_a_wrong_checksum_are_refused(tmp_path, codec, form, layout):
+    samples, path = signal(8, 16000), tmp_path / "a"
+    with av.open(str(path), "w", format=form) as target:
+        stream = target.add_stream(codec, rate=16000, layout="mono")
+        stream.format = layout
+        frame = av.AudioFrame.from_ndarray(samples[None], format=layout, layout="mono")
+        frame.sample_rate, frame.pts = 16000, 0
+        target.mux(stream.encode(frame))
+        target.mux(stream.encode(None))
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2 : len(raw) // 2 + 30] = bytes(30)
+    path.write_bytes(raw)
+    spans = [(0.5 * i, 0.5 * i + 0.5) for i in range(16)]
+    found = list(audio.cut(path, spans, 16000))
+    assert any(isinstance(one, audio.AudioError) for one in found)
+    for (start, end), one in zip(spans, found, strict=True):
+        if not isinstance(one, audio.AudioError):
+            np.testing.assert_array_equal(one, samples[round(start * 16000) : round(end * 16000)])
+    assert sum(not isinstance(one, audio.AudioError) for one in found) >= 4
+
+
 def test_wav_with_two_data_chunks_is_refused(tmp_path):
     """FFmpeg plays the last one as if it were the first."""
     body = signal(2, 16000).tobytes()
@@ -292,6 +317,23 @@ def test_wav_with_two_data_chunks_is_refused(tmp_path):
     )
     with pytest.raises(audio.AudioError, match="more than one data chunk"):
         audio.probe(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize(("change", "warning"), [(-3, "bytes_missing"), (500, "bytes_behind"), (0, None)])
+def test_wav_of_another_size_than_it_states_warns(tmp_path, change, warning):
+    """Bytes lost or added within PCM show nowhere else, and move all that follows."""
+    body = signal(2, 16000).tobytes()
+    raw = wav(36 + len(body), len(body), body)
+    changed = raw[: 44 + len(body) // 2] + b"\xff" * max(change, 0) + raw[44 + len(body) // 2 - min(change, 0) :]
+    (tmp_path / "a.wav").write_bytes(changed)
+    warnings = audio.probe(tmp_path / "a.wav").warnings
+    assert [text.partition(":")[0] for text in warnings] == ([warning] if warning else [])
+    assert all("a.wav" in text and str(abs(change)) in text for text in warnings)
+    raw_adpcm = write_av(tmp_path / "b.wav", signal(2, 16000), 16000, "adpcm_ima_wav", "wav").read_bytes()
+    (tmp_path / "b.wav").write_bytes(raw_adpcm[:8000] + raw_adpcm[8003:])
+    assert audio.probe(tmp_path / "b.wav").warnings[0].startswith("bytes_missing: b.wav is 3 bytes")
+    (tmp_path / "a.wav").write_bytes(raw + bytes(5000) if change == 0 else raw)  # padded with zeros: nothing is wrong
+    assert audio.probe(tmp_path / "a.wav").warnings == ()
 
 
 # Compressed: within 10 ms -----------------------------------------------------------------------------------------
@@ -354,6 +396,52 @@ def test_compressed_inside_wav(tmp_path, codec):
     late = offsets(path, samples, [(1.0, 3.0), (4.0, 7.0)], 16000)
     # MP3 in WAV states no delay; ADPCM and G.722 have next to none.
     assert max(late) <= (1200 if codec == "libmp3lame" else 160) and len(set(late)) == 1
+
+
+def test_vorbis_that_changes_between_short_and_long_blocks(tmp_path):
+    """FFmpeg stamps blocks next to a change up to 10 ms off: that is no gap to be filled with silence."""
+    samples = signal(12, 44100)
+    for at in range(44100, len(samples), 20000):  # clicks make the encoder change to short blocks
+        samples[at - 6000 : at] //= 64
+        samples[at : at + 300] = 30000
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, samples, 44100, format="OGG", subtype="VORBIS")
+    assert set(offsets(path, samples, [(2.0 * i, 2.0 * i + 1.9) for i in range(6)], 44100)) == {0}
+
+
+@pytest.mark.parametrize(
+    ("codec", "form", "rate"), [("libmp3lame", "avi", 44100), ("ac3", "avi", 48000), ("wmav2", "asf", 44100)]
+)
+def test_broken_chains_of_chunks_refuse_what_follows(tmp_path, codec, form, rate):
+    samples, path, random = signal(12, rate), tmp_path / "a", np.random.default_rng(3)
+    raw = write_av(path, samples, rate, codec, form).read_bytes()
+    sound = offsets(path, samples, SPANS[:5], rate)
+    assert breaks(str(path), form) == [] and "audio_load" not in sound
+    for damage in ("removed", "twice"):
+        for size in (301, 20000):
+            path.write_bytes(damaged(raw, damage, len(raw) // 2, size, random))
+            late = offsets(path, samples, SPANS[:5], rate)
+            assert late[:2] == sound[:2] and isinstance(late[4], str), (damage, size)
+
+
+def test_realmedia_behind_lost_bytes_is_refused(tmp_path):
+    samples, path = signal(12, 8000), tmp_path / "a.rm"
+    raw = write_av(path, samples, 8000, "real_144", "rm").read_bytes()
+    assert audio.probe(path).warnings[0].startswith("no_encoder_delay: ra_144 ")
+    assert breaks(str(path), "rm") == []
+    path.write_bytes(raw[: len(raw) // 2] + raw[len(raw) // 2 + 4 :])
+    late = offsets(path, samples, [(1.0, 3.0), (8.0, 10.0)], 8000)
+    assert isinstance(late[0], int) and late[1] == "audio_load"
+
+
+@pytest.mark.parametrize("name", ["mp3", "aac", "ac3"])
+@pytest.mark.parametrize("size", [1, 5000])
+def test_what_comes_before_the_first_frame_moves_nothing(tmp_path, corpus, source, name, size):
+    """A stream tapped in mid-frame: FFmpeg takes some of such bytes for frames, or misses the first ones."""
+    spans = SPANS[:3]
+    junk = np.random.default_rng(size).bytes(size)
+    (tmp_path / "a").write_bytes(junk + corpus[name].read_bytes())
+    assert offsets(tmp_path / "a", source, spans) == offsets(corpus[name], source, spans)
 
 
 def test_amr(tmp_path):
@@ -507,6 +595,8 @@ def test_wma(tmp_path, rate):
         target.mux(stream.encode(frame))
         target.mux(stream.encode(None))
     assert max(abs(late) for late in offsets(path, samples, [(0.1, 1.9), (3.0, 5.5)], rate)) <= rate // 100
+    assert audio.probe(path).warnings == ()
+    assert audio.probe(write_av(tmp_path / "bare.wma", samples, rate, "wmav2", "asf")).warnings[0].startswith("no_enc")
     raw = path.read_bytes()
     for at in range(len(raw) // 3, len(raw) // 2, len(raw) // 60):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 0x84]) + raw[at + 1 :])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 import random
 import resource
@@ -21,22 +20,10 @@ import pytest
 from scripts.speech import country_tables
 from scripts.speech.create_shards import main, make_parser
 from scripts.speech.shard_index import INDEX_SCHEMA, STATUS_SCHEMA
-from tests.speech.shard_corpus import corpus, row, write_part, write_recording
+from tests.speech.shard_corpus import corpus, digests, row, tree, write_part, write_recording
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--max-shard-size-gb", "0.0004"]
-
-
-def tree(folder: Path) -> dict[str, tuple[str, int]]:
-    return {
-        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {name: found[0] for name, found in tree(folder).items()}
 
 
 def flags(part: Path, out: Path, *more: str) -> list[str]:

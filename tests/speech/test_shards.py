@@ -24,7 +24,7 @@ from scripts.common.errors import MillraceError
 from scripts.speech import segment_audio, shard_index, shards
 from scripts.speech.sample import FIELD_TYPES, safe_key, sample_json
 from scripts.speech.shard_plan import Partition, Plan, ShardOptions, plan_partition
-from tests.speech.shard_corpus import RATE, corpus, row, write_recording
+from tests.speech.shard_corpus import RATE, corpus, digests, row, tree, write_recording
 
 PARTITION = Partition("testland", "test", 0)
 # Some segments of 1.25 s fit into a shard.
@@ -37,19 +37,6 @@ def build(rows: list[dict], output: Path, options: ShardOptions = SMALL, **how) 
 
 def plan(rows: list[dict], options: ShardOptions = SMALL) -> Plan:
     return plan_partition(Partition.parse(rows[0]["batch_id"]) or PARTITION, rows, options)
-
-
-def tree(folder: Path) -> dict[str, tuple[str, int]]:
-    """SHA-256 and mtime of every file."""
-    return {
-        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {name: sha256 for name, (sha256, _) in tree(folder).items()}
 
 
 @pytest.fixture(scope="module")
@@ -328,11 +315,13 @@ def test_stale_shards_of_this_partition_are_removed_and_no_others(sources, tmp_p
     dead = ".testland-test-00002.tar.{}-999999999.partial".format(
         os.uname().nodename.replace("-", "_").replace(".", "_")
     )
-    for name in [*others, "testland-test-00099.tar", dead]:
+    # The name of a sidecar's temporary begins with two dots.
+    dead_sidecar = f".{dead}".replace(".tar.", ".index.parquet.")
+    for name in [*others, "testland-test-00099.tar", dead, dead_sidecar]:
         (folder / name).write_bytes(b"x")
     fewer = build(sources[:6], tmp_path)
     left = set(os.listdir(folder))
-    assert set(others) <= left and "testland-test-00099.tar" not in left and dead not in left
+    assert set(others) <= left and "testland-test-00099.tar" not in left and not left & {dead, dead_sidecar}
     kept = {f"testland-test-{n:05d}.tar" for n in range(fewer.kept + fewer.rebuilt)}
     assert {name for name in left - set(others) if name.endswith(".tar")} == kept
     assert len(fewer.removed) == 2 * (first.rebuilt - len(kept)) + 1
@@ -341,7 +330,7 @@ def test_stale_shards_of_this_partition_are_removed_and_no_others(sources, tmp_p
 def test_an_empty_partition_removes_all_of_its_shards(sources, tmp_path):
     build(sources, tmp_path)
     built = shards.build(Plan(PARTITION, SMALL, []), tmp_path)
-    assert tree(tmp_path) == {} and built.index.num_rows == 0 and built.index.schema == shards.INDEX_SCHEMA
+    assert tree(tmp_path) == {} and built.index.num_rows == 0 and built.index.schema == shard_index.INDEX_SCHEMA
 
 
 def test_each_error_has_its_status_and_stops_nobody(tmp_path, cuts):

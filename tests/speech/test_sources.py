@@ -10,8 +10,9 @@ from urllib.parse import unquote
 import pytest
 
 from scripts.common.errors import MillraceError
-from scripts.speech import sources
+from scripts.speech import alignment, sources
 from scripts.speech.media import MediaFolder
+from scripts.speech.shard_names import SHARD_NUMBERS
 from tests import corpora
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -77,13 +78,13 @@ def test_every_recording_is_in_one_partition_of_its_country_and_split(corpus):
         group = f"{content['country']}-{content['split']}" + (
             f"-{content['subset_id']}" if content["subset_id"] else ""
         )
-        assert name.startswith(group) and int(name[-5:]) % sources.SHARD_NUMBERS == 0
+        assert name.startswith(group) and int(name[-5:]) % SHARD_NUMBERS == 0
     assert {c["split"] for c in corpus.contents().values()} == set(FRACTIONS)
     assert len({c["subset_id"] for c in corpus.contents().values() if c["split"] == "train"}) > 1
 
 
 def test_a_second_sync_changes_nothing_and_reads_no_alignment(corpus, monkeypatch):
-    monkeypatch.setattr(sources, "_facts", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr(alignment, "parse", lambda raw: pytest.fail("an alignment file was read again"))
     assert corpus.changed() == set()
 
 
@@ -289,6 +290,13 @@ def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(MillraceError, match="do not agree"):
         corpus.sync()
+
+
+def test_an_alignment_file_that_names_itself_as_its_audio_stops_nothing(corpus):
+    path = corpus.root / "estonia/Alignment/alignment_output/self_t1_aligned.json"
+    path.write_text(json.dumps({"audio_file": str(path), "segments": [{"start": 1, "end": 5}]}))
+    corpus.sync()
+    assert corpus.changed() == set() and corpus.home("self_t1_aligned")
 
 
 def test_a_lost_cache_costs_time_and_changes_nothing(corpus):

@@ -1,0 +1,90 @@
+"""Where each recording belongs for ever: its split, its subset of train, its partition."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+
+from scripts.common import partitions
+from scripts.common.errors import MillraceError
+from scripts.speech import splits
+from scripts.speech.country_folder import Country, Recording
+from scripts.speech.shard_names import safe_name
+
+_LABELS = ("country", "video_id", "split", "subset_id")
+
+
+def load(path: str | os.PathLike, partition_hours: float) -> partitions.Assignment:
+    """The assignment file, or an empty table where there is none.
+
+    Raises MillraceError where it is damaged, or a hand has given a recording a split or subset that is none.
+    """
+    assignment = partitions.Assignment(path, partition_hours, _LABELS)
+    for placement in assignment.placements.values():
+        split, subset = placement.labels["split"], placement.labels["subset_id"]
+        suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
+        known = type(subset) is int and subset >= 0 if split == "train" else split in splits.SPLITS and subset is None
+        if not known or not placement.group.endswith(suffix) or "/" in placement.group:
+            raise MillraceError(
+                f"{placement.item}: split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
+                where=str(assignment.path),
+                remedy="Restore the line from version control: a recording must not change its split",
+            )
+    return assignment
+
+
+def place_new(
+    country: Country, assignment: partitions.Assignment, fractions: Mapping[str, float], train_subset_hours: float
+) -> None:
+    """Place the country's new recordings in splits (shares of hours: `fractions`), subsets of train, and partitions."""
+    new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
+    chosen = _splits_of(new, country.name, assignment, fractions)
+    subsets: dict[int, float] = defaultdict(float)
+    for placement in assignment.placements.values():
+        if placement.labels["country"] == country.name and placement.labels["split"] == "train":
+            subsets[placement.labels["subset_id"]] += placement.cost
+    for name, recording in sorted(new.items()):
+        split, subset = chosen[name], None
+        group = f"{safe_name(country.name)}-{split}"
+        if split == "train":
+            subset = max(subsets, default=1)
+            if subsets.get(subset) and subsets[subset] + recording.hours > train_subset_hours:
+                subset += 1
+            subsets[subset] += recording.hours
+            group += f"-{subset}"
+        labels = {"country": country.name, "video_id": recording.video_id, "split": split, "subset_id": subset}
+        if recording.content:
+            labels["content"] = recording.content
+        assignment.place(name, group, recording.hours, labels)
+
+
+def _splits_of(
+    new: Mapping[str, Recording], country: str, assignment: partitions.Assignment, fractions: Mapping[str, float]
+) -> dict[str, str]:
+    """The split of each new recording of a country: that of the same audio where it is known, else by hours."""
+    hours: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    # What was placed under a name that is no more keeps its split: training may have seen it.
+    earlier: dict[str | None, partitions.Placement] = {}
+    for placement in assignment.placements.values():
+        earlier.setdefault(placement.labels.get("content"), placement)
+        if placement.labels["country"] == country:
+            hours[placement.labels["split"]] += placement.cost
+            counts[placement.labels["split"]] += 1
+    chosen: dict[str, str] = {}
+    # Twins that are all new stay together: their sum is what the split gets.
+    groups: dict[str, list[Recording]] = defaultdict(list)
+    for recording in new.values():
+        twin = assignment.get(recording.twin_of) if recording.twin_of else None
+        twin = twin or (earlier.get(recording.content) if recording.content else None)
+        if twin is not None:
+            chosen[recording.name] = twin.labels["split"]
+            hours[twin.labels["split"]] += recording.hours
+            counts[twin.labels["split"]] += 1
+        else:
+            groups[recording.twin_of if recording.twin_of in new else recording.name].append(recording)
+    lengths = [(name, sum(recording.hours for recording in group)) for name, group in groups.items()]
+    for name, split in splits.assign(lengths, hours, counts, fractions).items():
+        chosen.update({recording.name: split for recording in groups[name]})
+    return chosen
