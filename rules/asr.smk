@@ -100,6 +100,8 @@ rule asr_build_bucket_manifests:
     resources:
         mem_mb=4000,
     params:
+        manifests=ASR.manifest_place,
+        sweep=ASR.sweep,
         tar_root=ASR.tar_root,
         tar_template=ASR.tar_template,
         edges=ASR.edges,
@@ -107,8 +109,8 @@ rule asr_build_bucket_manifests:
         seed=HOUSE.flag("asr", "seed"),
         max_error_fraction=HOUSE.flag("asr", "max_error_fraction"),
     shell:
-        "python -m scripts.asr.build_bucket_manifests --manifests {input.manifests:q}"
-        " --tar-index {input.indices:q} --tar-root={params.tar_root:q} --tar-template {params.tar_template:q}"
+        "python -m scripts.asr.build_bucket_manifests --manifests {params.manifests:q}"
+        " --tar-index {input.indices:q} {params.sweep} --tar-root={params.tar_root:q} --tar-template {params.tar_template:q}"
         " {params.edges} {params.over_max} {params.seed} {params.max_error_fraction}"
         " --threads {threads} --output {output.config} 2> {log}"
 

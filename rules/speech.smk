@@ -1,6 +1,7 @@
 # The speech lane: aligned recordings -> manifest and splits -> WebDataset shards with their index -> report.
 from scripts.speech import sources as speech_sources
 from scripts.speech.inputs import PARTITIONS as SPEECH_PARTITIONS, SpeechInputs
+from scripts.speech.splits import SPLITS as SPEECH_SPLITS
 
 SPEECH = SpeechInputs(
     config["speech"],
@@ -154,7 +155,7 @@ rule speech_merge_shards:
         ledger="results/speech/shards/{country}_ledger.json",
         nemo=expand(
             "results/speech/shards/{{country}}_{split}_nemo.jsonl",
-            split=["train", "validation", "test"],
+            split=SPEECH_SPLITS,
         ),
     log:
         "logs/speech/merge_shards/{country}.log",
@@ -175,7 +176,7 @@ rule speech_merge_shards:
 
 
 rule speech_merge_index:
-    """Merge the countries' indices and ledgers: what the ASR lane and the Hub read."""
+    """Merge the countries' indices and ledgers: what the ASR lane reads."""
     input:
         indices=SPEECH.country_indices,
         ledgers=SPEECH.country_ledgers,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from scripts.asr import manifest_columns as mc
-from scripts.asr import manifest_rows
+from scripts.asr import manifest_files, manifest_rows
 from scripts.common import jsonl
 from scripts.common.errors import MillraceError
 
@@ -230,8 +230,8 @@ class Manifest:
 
     def _tar_of_shard(self, value: dict, file: int) -> str:
         shard = value.get("shard_id")
-        if shard is None and (numbers := re.search(r"(\d+)$", self.files[file].name.split(".")[0])):
-            shard = int(numbers[1])
+        if shard is None:
+            shard = manifest_files.shard_number(self.files[file])
         if shard is None and "{shard_id" in self.tar_template:
             return ""
         if isinstance(shard, float) and shard.is_integer():  # as a table with gaps makes of it
@@ -258,11 +258,21 @@ def manifests_of(split: str, files: Sequence[Path], tar_root: str, tar_template:
 
 
 def sorted_files(files: Sequence[Path], named: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
-    """Manifests by split, after their names; the speech lane's index.parquet as `speech`. `named` have theirs."""
+    """Manifests by split, after their names; the speech lane's index.parquet as `speech`. `named` have theirs.
+
+    A folder stands for the manifests in it.
+    """
     found = {split: list(paths) for split, paths in named.items() if paths}
     for path in files:
-        split = "speech" if path.name == "index.parquet" else path.stem
-        if split not in ("speech", *SPEECH_SPLITS):
+        if path.is_dir():
+            inside = manifest_files.find(path)
+            if not inside:
+                raise MillraceError("no train, dev or test manifest is there", where=str(path))
+            for split, paths in inside.items():
+                found.setdefault(split, []).extend(map(Path, paths))
+            continue
+        split = "speech" if path.name == "index.parquet" else manifest_files.split_of(path)
+        if not split:
             raise MillraceError(
                 "the name does not say which split this is",
                 where=str(path),

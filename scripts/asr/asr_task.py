@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,15 @@ from scripts.asr.asr_model import AsrModel, Prepared
 from scripts.asr.baseline_loader import BaselineLoader, BaselinePlan
 from scripts.asr.batch_cut import BatchBudget
 from scripts.asr.batch_loader import BatchLoader
+from scripts.asr.bucket_config import BucketConfig
 from scripts.asr.budgets import read_budgets
 from scripts.asr.dataset import BucketedDataset
 from scripts.asr.ideal_loader import IdealLoader
 from scripts.asr.plan import Plan
 from scripts.asr.row_table import RowTable
+from scripts.asr.run_options import LOADERS, TrainOptions
 from scripts.asr.transcripts import ErrorCounts, count_errors
-from scripts.common import jsonl
+from scripts.common import devices
 from scripts.common.cli import log
 from scripts.common.errors import MillraceError
 from scripts.common.ranks import Exchange
@@ -33,29 +34,6 @@ from scripts.common.task import Spans
 # Transcripts that a vocabulary is made of, at most: evenly spaced rows.
 _VOCABULARY_ROWS = 200_000
 _LOGGED = 20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
-
-
-# `baseline` is the naive pipeline, `ideal` repeats batches from memory: both are there to compare with.
-LOADERS = ("bucketed", "baseline", "ideal")
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """What an ASR run reads and how. `bucket_config` is calibrated_bs.json, or empty: then `batch_seconds` counts."""
-
-    bucket_dir: str
-    bucket_config: str = ""
-    model: str = "ctc"
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    batch_seconds: float = 240.0
-    window: int = planner.WINDOW
-    num_workers: int = 2
-    prefetch_factor: int = 4
-    max_open_tars: int = 64
-    max_bad_fraction: float = 0.01
-    eval_samples: int = 1000
-    seed: int = 42
-    loader: str = "bucketed"
 
 
 class AsrTask:
@@ -73,6 +51,7 @@ class AsrTask:
         self.budgets = read_budgets(options.bucket_dir, options.bucket_config, options.batch_seconds)
         self._plans: dict[tuple, Plan | BaselinePlan] = {}
         self._loader: BatchLoader | BaselineLoader | None = None
+        self._ideal: IdealLoader | None = None
         self._model: AsrModel | None = None
         self._tables: dict[str, RowTable | None] = {}
         self._exchange: Exchange | None = None
@@ -117,6 +96,7 @@ class AsrTask:
         return [(max(int(budget.most_rows(np.array([top]))[0]), 1), float(top)) for budget, top in held]
 
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
+        """Steps of `plan`, the same on every rank."""
         return len(self.plan(epoch, world_size, spans))
 
     def batches(self, plan: Plan | BaselinePlan, start_step: int, rank: int) -> Iterable:
@@ -138,9 +118,14 @@ class AsrTask:
                 # Sizes found within a limit of host memory hold only where freed memory goes back.
                 memory_meter.return_freed_memory()
         self._loader.plan, self._loader.start_step = plan, start_step
-        return self.watch(IdealLoader(self._loader) if options.loader == "ideal" else self._loader)
+        if options.loader != "ideal":
+            return self.watch(self._loader)
+        if self._ideal is None:  # one for all epochs: it fills its memory once
+            self._ideal = IdealLoader(self._loader)
+        return self.watch(self._ideal)
 
     def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()) -> Iterator[Prepared]:
+        """The batches of `plan`, prepared for the model; what takes no part in the loss is logged."""
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
             prepared = self._model.prepare(batch, epoch)
             for sample, reason in prepared.dropped:
@@ -154,9 +139,11 @@ class AsrTask:
             log.warning("sample %d takes no part in the loss: %s%s", sample, reason.replace("_", " "), more)
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
+        """uint64 ids of the samples; none for a filler."""
         return batch.sample_ids[:0] if batch.filler else batch.sample_ids
 
     def training_step(self, model: AsrModel, batch: Prepared) -> tuple[torch.Tensor, float, Mapping[str, float]]:
+        """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
         return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
 
@@ -166,19 +153,20 @@ class AsrTask:
             self._exchange = Exchange(fabric.world_size)
         return self._evaluated(model, fabric.device, "dev", self._exchange, fabric.global_rank)
 
-    def test(self, model: AsrModel) -> dict[str, float]:
-        """Loss, CER and WER of the test split, once, after training, on this rank alone."""
+    def test(self, model: AsrModel, precision: str) -> dict[str, float]:
+        """Loss, CER and WER of the first `eval_samples` rows of the test split, once, after training, on this rank
+        alone: the others may have left. `precision` is the run's, so that the figures compare with those of dev."""
         model.eval()
-        with torch.no_grad():
-            return self._evaluated(model, next(model.parameters()).device, "test", Exchange(1), 0)
+        device = next(model.parameters()).device
+        with torch.no_grad(), devices.autocast(device.type, precision):
+            return self._evaluated(model, device, "test", Exchange(1), 0)
 
     def held_out(self, split: str) -> RowTable | None:
         """The rows of dev or test; None where the buckets have no such split, or no rows in it. Raises MillraceError
         where they cannot be read: to be called before training, not after."""
         if split not in self._tables:
             folder = self.options.bucket_dir
-            named = split in (jsonl.read(Path(folder) / "bucket_config.json").get("splits") or {})
-            table = RowTable.open(folder, split=split) if named else None
+            table = RowTable.open(folder, split=split) if split in BucketConfig.read(folder).splits else None
             self._tables[split] = table if table is not None and len(table) else None
         return self._tables[split]
 
@@ -236,9 +224,10 @@ class AsrTask:
         return seen.hexdigest()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises MillraceError where plan or vocabulary would now be others."""
         if state != self.state_dict():
             raise MillraceError(
-                "the checkpoint was trained on other buckets, transcripts, budgets, window or seed than these",
+                "the checkpoint was trained on other buckets, transcripts, budgets, window, loader or seed than these",
                 where=str(Path(self.options.bucket_dir)),
                 remedy="Go on with those, or train in another --output_dir",
             )

@@ -153,7 +153,8 @@ class BatchLoader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._loader.num_workers and self._guarded.slots is None:
+        if self._loader.num_workers and getattr(self._loader, "_iterator", None) is None:
+            # New ones for new workers: workers that were ended may have left theirs taken.
             self._guarded.slots = self._slots()
         for batch in self._loader:
             if isinstance(batch, Refusal):

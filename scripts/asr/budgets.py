@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.asr.batch_cut import BatchBudget
+from scripts.asr.bucket_config import BucketConfig
 from scripts.asr.calibration_key import model_digest
 from scripts.common import jsonl
 from scripts.common.cli import log
@@ -14,22 +15,15 @@ from scripts.common.errors import MillraceError
 from scripts.common.loop_settings import LoopSettings
 
 
-def bucket_ids(bucket_dir: str | Path) -> list[str]:
-    """The buckets in the order of bucket_config.json, which is the order of rows. Raises MillraceError."""
-    path = Path(bucket_dir) / "bucket_config.json"
-    try:
-        return [bucket["bucket_id"] for bucket in jsonl.read(path)["buckets"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MillraceError(f"no bucket configuration ({error!r})", str(path), "Run snakemake asr_data") from None
-
-
 def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds: float) -> list[BatchBudget]:
     """One budget a bucket: `calibration` (calibrated_bs.json) where named, else `batch_seconds` padded seconds."""
-    names = bucket_ids(bucket_dir)
+    names = BucketConfig.read(bucket_dir).ids
     if not calibration:
         return [BatchBudget(seconds=batch_seconds)] * len(names)
     try:
         found = jsonl.read(calibration)
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
         remedy = "Run snakemake asr_calibrate, or train without a calibration"
         raise MillraceError(f"no calibration ({error!r})", str(calibration), remedy) from None
@@ -41,8 +35,7 @@ def check_calibration(
 ) -> None:
     """Raise MillraceError where the sizes in `calibration` were found for a training that takes other memory; the
     seed's flat form says nothing of that."""
-    found = jsonl.read(calibration)
-    key = found.get("key") if isinstance(found, dict) else None
+    key = jsonl.read(calibration).get("key")
     if not isinstance(key, dict):
         return
     now = {
@@ -58,9 +51,8 @@ def check_calibration(
             "train without a calibration",
         )
     # Gradients that stay while others are made: of accumulated batches, in DDP's buckets.
-    several = {"grad_acc": settings.grad_acc > 1, "world_size": world_size > 1}
-    for name, one in several.items():
-        if one and key.get(name, 2) == 1:
+    for name, count in {"grad_acc": settings.grad_acc, "world_size": world_size}.items():
+        if count > 1 and key.get(name) == 1:
             log.warning("%s: calibrated with %s 1; this run keeps one more copy of the gradients", calibration, name)
 
 

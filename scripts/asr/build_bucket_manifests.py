@@ -12,17 +12,18 @@ from pathlib import Path
 
 from scripts.asr import bucket_edges, buckets
 from scripts.asr.asr_manifest import named_manifests, sorted_files
-from scripts.asr.index_members import TarIndices, index_files
+from scripts.asr.index_members import TarIndices, index_files, sweep
 from scripts.common import cli
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    manifests = "train, dev and test manifests (.parquet or .jsonl), or the speech lane's index.parquet"
+    manifests = "train, dev and test manifests (.parquet or .jsonl), a folder of them, or the speech index.parquet"
     parser.add_argument("--manifests", type=Path, nargs="+", default=[], help=manifests)
     for split in ("train", "dev", "test"):
         parser.add_argument(f"--{split}", type=Path, nargs="+", default=[], help=f"{split} manifests of any name")
     parser.add_argument("--tar-index", type=Path, nargs="*", default=[], help="tar indices, or folders of them")
+    parser.add_argument("--sweep", type=Path, help="folder of the workflow's indices: remove those no longer named")
     parser.add_argument("--tar-root", default="", help="where relative tar paths start (default: this one)")
     parser.add_argument(
         "--tar-template", default="audio_{shard_id}.tar", help="JSONL: the tar of a row with shard_id only"
@@ -67,6 +68,8 @@ def main(argv: list[str] | None = None) -> None:
     for ledger in ledgers:
         cli.log.info("%s", ledger.line())
     buckets.check_errors(ledgers, args.max_error_fraction, args.output.parent)
+    for path in sweep(args.sweep, index_files(args.tar_index)) if args.sweep else ():
+        cli.log.info("removed %s, of a partition that is no more", path)
 
 
 if __name__ == "__main__":

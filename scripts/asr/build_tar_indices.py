@@ -21,7 +21,7 @@ def make_parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--partition", help="JSON file with the id and the tars of the partition")
     source.add_argument("--tars", nargs="+", help="tars, by hand")
-    source.add_argument("--manifest-dir", help="folder with train, dev or test.parquet: all tars which they name")
+    source.add_argument("--manifest-dir", help="folder with manifests: all tars which they name")
     parser.add_argument("--output", required=True, help="index (parquet) to write")
     parser.add_argument("--report", required=True, help="report (JSON) to write: every tar with status and reason")
     parser.add_argument("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help="tars scanned at once")

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from scripts.asr import memory_model, worst_case
+from scripts.asr.bucket_config import BucketConfig
 from scripts.asr.memory_model import MemoryModel, Point
 from scripts.common import jsonl
 from scripts.common.cli import log
 from scripts.common.errors import MillraceError
 
-_FIELDS = {"bucket", "key", "batch_size", "trials", "measured", "peak_memory_gb", "longest_seconds"}
-_BETWEEN = 0.01
+_FIELDS = {"bucket", "key", "batch_size", "grad_acc", "limited_by", "trials", "measured", "peak_memory_gb"} | {
+    *("longest_seconds", "shortest_seconds", "longest_characters")
+}
+_BETWEEN = 0.01  # share of the limit kept for lengths between those that were tried
 _REPEAT = "Run calibrate_bucket_bs again for the buckets that differ"
 
 
@@ -36,7 +39,7 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
             names = [name for name, value in first["key"].items() if calibration["key"].get(name) != value]
             problem = f"it was calibrated for another {', '.join(names) or 'key'} than {first['bucket']}"
             raise MillraceError(problem, str(path), _REPEAT)
-    names, empty = worst_case.bucket_names(bucket_config), worst_case.empty_buckets(bucket_config)
+    names, empty = BucketConfig.read(bucket_config).ids, worst_case.empty_buckets(bucket_config)
     missing = [name for name in names if name not in found and name not in empty]
     unknown = sorted(set(found) - set(names))
     if not found and not missing:

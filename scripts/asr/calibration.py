@@ -134,7 +134,7 @@ def _next_size(search: Search, fits: int, fails: int, known: dict[int, float]) -
 def backed_off_size(search: Search, size: int, answer: Mapping[str, Any]) -> int:
     """The next batch to soak: as much smaller as the peak above what is fixed was too high, or a tenth."""
     share = _BACK_OFF
-    if not answer["oom"] and answer["peak_gb"] > search.limit_gb > answer["fixed_gb"]:
+    if not answer["oom"] and answer["step_peak_gb"] > search.limit_gb > answer["fixed_gb"]:
         share = (search.limit_gb - answer["fixed_gb"]) / (answer["step_peak_gb"] - answer["fixed_gb"])
     return min(size - 1, math.floor(size * min(max(share, 0.5), _BACK_OFF_LEAST)))
 

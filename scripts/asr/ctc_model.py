@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,6 @@ class CtcPreparer:
     """Characters, feasible clips, drawn masks."""
 
     config: CtcConfig
-    mel: LogMel = field(default_factory=LogMel)
 
     def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
         config, lengths = self.config, batch.lengths.tolist()
@@ -82,7 +81,7 @@ class CtcModel(AsrModel):
     def __init__(self, config: CtcConfig) -> None:
         super().__init__()
         self.config, self.mel = config, LogMel(config.bins)
-        self.preparer = CtcPreparer(config, self.mel)
+        self.preparer = CtcPreparer(config)
         channels, width = config.channels, 2 * config.hidden
         self.conv1 = nn.Conv2d(1, channels, 3, stride=2, padding=1)
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=2, padding=1)

@@ -6,9 +6,8 @@ them (which rows are padding) takes its true shape. This is theory: kernels' wor
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from scripts.asr.memory_meter import GB, is_out_of_memory
 _GRAIN = 512  # bytes, of torch's CUDA allocator
 _BESIDE = 0.6 * GB  # CUDA context and libraries' workspaces
 _FRAGMENTED = 1.03
-_AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 class ShapesOnly(TorchDispatchMode):
@@ -110,9 +108,12 @@ def _makes_floats(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def estimate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The peak of three steps of the worst batch of `request["rows"]` rows, as a trial answers."""
-    from scripts.asr.asr_task import AsrTask, TrainOptions
+    """The peak of two steps of the worst batch of `request["rows"]` rows, as a trial answers: the second has the
+    optimiser's state."""
+    from scripts.asr.asr_task import AsrTask
+    from scripts.asr.run_options import TrainOptions
     from scripts.asr.trial_steps import shape, worst_batch
+    from scripts.common import devices
     from scripts.common.loop_settings import LoopSettings
     from scripts.common.task import enable_gradient_checkpointing, parameter_groups
 
@@ -130,7 +131,7 @@ def estimate(request: Mapping[str, Any]) -> dict[str, Any]:
         for _ in range(2):
             prepared = model.prepare(batch, 0)
             prepared.tensors = {name: mode.as_fake(tensor) for name, tensor in prepared.tensors.items()}
-            with mode, _autocast(settings.precision):
+            with mode, devices.autocast("cpu", settings.precision):
                 # Under DDP, and while batches are accumulated, gradients stay where they are.
                 optimizer.zero_grad(set_to_none=request["world_size"] == 1 and settings.grad_acc == 1)
                 loss, *_ = task.training_step(model, prepared)
@@ -151,10 +152,3 @@ def estimate(request: Mapping[str, Any]) -> dict[str, Any]:
     peak, fixed = mode.peak * _FRAGMENTED + _BESIDE, mode.live + _BESIDE
     facts = {"peak_gb": peak / GB, "step_peak_gb": peak / GB, "fixed_gb": fixed / GB, "allocated_gb": mode.peak / GB}
     return {"oom": False, "steps": 2, "heaviest": {"step": 2, **shape(batch)}, **facts}
-
-
-@contextlib.contextmanager
-def _autocast(precision: str) -> Iterator[None]:
-    dtype = _AUTOCAST.get(precision)
-    with torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext():
-        yield

@@ -92,9 +92,6 @@ _CRC8 = _crc_tables(0x07, 8, 1)[0]
 _CRC16 = _crc_tables(0x8005, 16, 16)
 _FIXED = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [2, -1, 0, 0], [3, -3, 1, 0], [4, -6, 4, -1]])
 
-_INT, _STREAM = types.int64, types.Array(types.uint8, 1, "C", readonly=True)
-_BLOCK, _WEIGHTS = types.Array(types.int32, 1, "C"), types.Array(types.int64, 1, "C")
-
 _part = njit(nogil=True)  # compiled into `_decode`
 
 

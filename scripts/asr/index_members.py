@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from scripts.asr.member_join import Members
+from scripts.asr.sources import real_paths
 from scripts.asr.tar_index_file import TarIndex
 from scripts.common.errors import MillraceError
 
@@ -31,12 +33,15 @@ class TarIndices:
                         where=tar,
                         remedy="Give the indices of one set of partitions",
                     )
-        # Under its full path too, where that is not the name of one already.
+        # Under its full path too, and the one without links, where that is not the name of one already.
+        real = real_paths(self._place)
         for path, place in list(self._place.items()):
             self._place.setdefault(os.path.abspath(path), place)
+            self._place.setdefault(real[path], place)
 
     def _found(self, tar: str) -> tuple[int, str] | None:
-        return self._place.get(tar) or self._place.get(os.path.abspath(tar))
+        found = self._place.get(tar) or self._place.get(os.path.abspath(tar))
+        return found or self._place.get(real_paths([tar])[tar])
 
     def state(self, tar: str) -> tuple[int, int] | str:
         """(size in bytes, mtime_ns) of a tar when it was indexed; or the reason why it has no usable index."""
@@ -71,6 +76,19 @@ class TarIndices:
 def index_files(paths: Iterable[Path]) -> list[Path]:
     """The files among `paths`, and the *.parquet of the folders among them, sorted."""
     return sorted({file for path in paths for file in (path.glob("*.parquet") if path.is_dir() else [path])})
+
+
+def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:
+    """Remove the indices and reports of partitions that are no more: those in `folder` which are not of `indices`.
+
+    Only files named as the workflow names them are touched. Returns what was removed.
+    """
+    kept = {path.stem for path in indices}
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    stale = [path for path in found if re.fullmatch(r"tars-\d+\.(parquet|json)", path.name) and path.stem not in kept]
+    for path in stale:
+        path.unlink()
+    return stale
 
 
 def _joined(piece: list) -> Members:

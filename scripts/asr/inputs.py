@@ -41,7 +41,17 @@ class AsrInputs:
 
     def manifests(self, wildcards: Any = None) -> list[str]:
         """Where the samples come from."""
-        return self.speech_shards() if self.from_speech else list(self.found.manifests.values())
+        if self.from_speech:
+            return self.speech_shards()
+        return [path for paths in self.found.manifests.values() for path in paths]
+
+    def manifest_place(self, wildcards: Any = None) -> str:
+        """The folder with the manifests, for commands: a command cannot name thousands; or the speech lane's index."""
+        return next(iter(self.speech_shards()), "") if self.from_speech else self.section["manifest_dir"]
+
+    def sweep(self, wildcards: Any = None) -> str:
+        """The flag that removes indices of partitions which are no more; none where tars have no indices."""
+        return "" if self.from_speech else "--sweep results/asr/tar_index"
 
     def tar_root(self, wildcards: Any = None) -> str:
         """Where relative paths of tars start."""

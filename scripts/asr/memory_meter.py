@@ -41,20 +41,16 @@ class HostMeter:
 
     def begin(self) -> None:
         return_freed_memory()
-        self._before = status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+        self._before = highest_resident()
+        forget_highest_resident()
         self._fixed = resident()
-        limit_allocations(max(int(self.limit * _HARD) - self._fixed, self.limit - self._fixed, 0) + _HARD_ROOM)
+        limit_allocations(max(int(self.limit * _HARD) - self._fixed, 0) + _HARD_ROOM)
 
     def peak(self) -> int:
-        return max(self._before, self._step_peak())
+        return max(self._before, highest_resident())
 
     def facts(self) -> dict[str, Any]:
-        return {"peak_gb": self.peak() / GB, "step_peak_gb": self._step_peak() / GB, "fixed_gb": self._fixed / GB}
-
-    def _step_peak(self) -> int:
-        return status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"peak_gb": self.peak() / GB, "step_peak_gb": highest_resident() / GB, "fixed_gb": self._fixed / GB}
 
 
 class CudaMeter:
@@ -130,6 +126,17 @@ def resident() -> int:
     return status("VmRSS") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def highest_resident() -> int:
+    """Most resident bytes of this process since it began, or since `forget_highest_resident`."""
+    return status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def forget_highest_resident() -> None:
+    """Begin a new peak of resident memory, proc(5); does nothing where that is not allowed."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def limit_allocations(more: int) -> None:
     """Let private memory of this process grow by `more` bytes at most, and never by most of what the machine has free.
 
@@ -154,7 +161,7 @@ def return_freed_memory() -> None:
 
 
 def available() -> int:
-    """Bytes that the machine has available, 0 if unknown."""
+    """Bytes that the machine has available (all of its memory, where it does not say); 0 if unknown."""
     return _memory_of_machine("MemAvailable")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -137,7 +138,7 @@ class IndexedTarReader:
         step = max(1, len(requests) // _PROBES)
         if all(map(self._cached, requests[::step])):
             return
-        # An int key and a path may be mixed by no sane caller; str() keeps the sort total all the same.
+        # Keys are all numbers or all paths; str() sorts them, should they be mixed, all the same.
         for tar, offset, size in sorted(requests, key=lambda request: (str(request[0]), request[1])):
             with contextlib.suppress(*_SILENT):
                 descriptor = self._descriptor(tar)
@@ -206,8 +207,8 @@ class IndexedTarReader:
             raise
         self.opened += 1
         found = os.fstat(descriptor)
-        recorded = (found.st_size if state.size is None else state.size, state.mtime_ns or found.st_mtime_ns)
-        if recorded != (found.st_size, found.st_mtime_ns):
+        pairs = ((state.size, found.st_size), (state.mtime_ns, found.st_mtime_ns))
+        if any(recorded is not None and recorded != now for recorded, now in pairs):
             os.close(descriptor)
             raise MillraceError(
                 f"the tar has changed since it was indexed (size {state.size} then, {found.st_size} bytes now; "
@@ -263,11 +264,13 @@ def _preads(descriptor: Callable, requests: Iterable[Request | tuple]) -> Iterat
         yield raw if raw is not None and len(raw) == size else None
 
 
+@functools.cache
 def keep_freed_memory() -> None:
     """Have glibc reuse freed blocks of up to 32 MB instead of giving them back to the kernel after every member.
 
     By default blocks above 128 KiB are mapped and unmapped each time: page faults then cost as much as reading.
-    Process-wide, and without effect on other C libraries.
+    Process-wide, and without effect on other C libraries. Once in a process: what is set afterwards
+    (memory_meter.return_freed_memory) stays.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)

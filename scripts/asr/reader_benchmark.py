@@ -67,7 +67,7 @@ class Result:
 def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None) -> tuple[list[Result], int]:
     """Run everything; return the results and of how many samples the audio was found equal, bit by bit, to the seed's.
 
-    Raises MillraceError where it is not, or where our reader or the seed's fails.
+    Raises MillraceError where it is not, or cannot be compared; a reader that fails later is a line of the result.
     """
     failures = _prepare(setting)
     equal, *_ = _in_process(_check_equal, setting)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import soundfile
 
+from scripts.asr.bucket_config import BucketConfig
 from scripts.asr.reader_peers import Member
-from scripts.asr.row_table import bucket_files
 from scripts.common import atomic
 from scripts.common.errors import MillraceError
 
@@ -70,7 +70,7 @@ class Corpus:
 
 def load(bucket_dir: str | os.PathLike, most: int) -> Corpus:
     """All rows in the first tars (by name) that hold about `most` rows together: streaming readers read whole tars."""
-    files = bucket_files(bucket_dir)
+    files = BucketConfig.read(bucket_dir).parquets()
     counts: Counter[str] = Counter()
     for file in files:
         for batch in pq.ParquetFile(file, read_dictionary=["tar_path"]).iter_batches(columns=["tar_path"]):

@@ -157,7 +157,7 @@ def draw(report: dict, path: Path) -> None:
             panel.plot(line["runs"], [place] * len(line["runs"]), ".", color="#333333", markersize=3)
             ratio = line["ours_is_faster_by"]
             ours = line["reader"] in (OURS, OURS_THREADED)
-            note = "did not run" if line["failed"] else "" if ours else f"ours {ratio:.2f}x"
+            note = "did not run" if line["failed"] else "" if ours or not ratio else f"ours {ratio:.2f}x"
             panel.annotate(note, (max([*line["runs"], 0]), place), (6, 0), textcoords="offset points", va="center")
         panel.set_title(_TITLES[kind])
         panel.set_xlabel("members/s (median of interleaved runs)")

@@ -7,6 +7,7 @@ number of rows nor on that of tars, and the page cache is shared by all workers 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -19,9 +20,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scripts.asr.bucket_config import BucketConfig
 from scripts.asr.reader import TarState
 from scripts.asr.row_table_writer import MAGIC, RECORD, TAR, write
-from scripts.common import jsonl
 from scripts.common.errors import MillraceError
 
 _MEMBER_COLUMNS = ("tar_member_name", "member")
@@ -38,28 +39,6 @@ class Row(NamedTuple):
     duration_s: float
     transcript: str
     language: str
-
-
-def bucket_files(bucket_dir: str | os.PathLike, split: str = "train") -> list[Path]:
-    """The bucket parquets in the order of bucket_config.json (the order in which rows are numbered), or those of
-    another split. Raises MillraceError."""
-    config = Path(bucket_dir) / "bucket_config.json"
-    remedy = "Build the buckets: snakemake asr_data"
-    try:
-        found = jsonl.read(config)
-        buckets = found["buckets"] if split == "train" else [found["splits"][split]]
-        paths = [config.parent / (bucket.get("path") or f"{bucket['bucket_id']}.parquet") for bucket in buckets]
-    except FileNotFoundError:
-        raise MillraceError("there are no buckets here", where=str(config), remedy=remedy) from None
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        if split != "train" and isinstance(error, KeyError):
-            raise MillraceError(f"there is no split {split}", where=str(config), remedy=remedy) from None
-        raise MillraceError(f"not a bucket configuration ({error!r})", where=str(config), remedy=remedy) from None
-    missing = [path.name for path in paths if not path.is_file()]
-    if missing or not paths:
-        problem = f"the bucket files are not there: {', '.join(missing)}" if missing else "it names no buckets"
-        raise MillraceError(problem, where=str(config), remedy=remedy)
-    return paths
 
 
 class RowTable:
@@ -87,12 +66,14 @@ class RowTable:
         It is kept in `cache_dir` (default: the bucket folder), once per node or on shared storage; several ranks may
         call this at the same time. Costs about a second for two million rows, once.
         """
-        files = bucket_files(bucket_dir, split)
+        files = BucketConfig.read(bucket_dir).parquets(split)
         tars = Path(bucket_dir) / "tars.parquet"
         folder = Path(cache_dir or bucket_dir)
         # A cache folder may serve several bucket folders (train, dev): each sweeps its own old tables only.
         origin = hashlib.sha256(os.fsencode(Path(bucket_dir).resolve() / split)).hexdigest()[:8]
         path = folder / f"rows-{origin}-{_digest([*files, tars] if tars.exists() else files)}.table"
+        if path.exists():  # also where nothing can be written
+            return cls(path)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder / ".rows.lock"):
@@ -101,8 +82,10 @@ class RowTable:
                     for old in folder.glob(f"rows-{origin}-*.table"):
                         if old != path:
                             old.unlink(missing_ok=True)
-        except PermissionError:
-            remedy = "Name a folder that can be written with cache_dir"
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            remedy = "Make it writable, or copy the folder of the buckets (not the tars) to a place that is"
             raise MillraceError("the row table cannot be written here", where=str(folder), remedy=remedy) from None
         return cls(path)
 
@@ -156,7 +139,11 @@ class RowTable:
 
     def _pread(self, size: int, offset: int) -> bytes:
         if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                problem, remedy = "the row table is gone: the buckets were built again meanwhile", "Start again"
+                raise MillraceError(problem, where=str(self.path), remedy=remedy) from None
         # Positioned reads do not move a shared file offset: a descriptor inherited by fork is safe.
         raw = os.pread(self._descriptor, size, offset)
         if len(raw) != size:

@@ -12,10 +12,10 @@ from scripts.asr.plan import Plan
 
 
 class SoakPlan:
-    """`steps` steps of as many epochs as that takes, in their shuffled order. A Plan for BucketedDataset.
+    """At least `steps` steps of as many epochs as that takes, in their shuffled order. A Plan for BucketedDataset.
 
     `durations`: seconds of the rows of every bucket that takes part; `first` is the number of the first row of the
-    first one. Of an epoch with more steps, evenly spaced ones; the heaviest step of every bucket is always among them.
+    first one. Of an epoch with more steps, evenly spaced ones, and the heaviest of every bucket, which come on top.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SoakPlan:
 
 
 def _heaviest(plan: Plan) -> list[int]:
-    """The steps with the most padded work, one for each bucket and rank."""
+    """The step of each bucket in which any rank has the most padded work."""
     weight = batch_cost(np.diff(plan.offsets), plan.longest).reshape(len(plan), plan.world_size)
     bucket = np.asarray(plan.bucket).reshape(weight.shape)
     return [int(np.where(bucket == number, weight, -1).max(axis=1).argmax()) for number in np.unique(bucket).tolist()]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.asr import manifest_files
 from scripts.common import atomic, jsonl, partitions
 from scripts.common.errors import MillraceError
-
-SPLITS = ("train", "dev", "test")
-SUFFIXES = ((".parquet", ".jsonl"), (".json", ".ndjson"))  # the second where there is none of the first
 
 
 @dataclass
@@ -28,9 +26,9 @@ class Settings:
 
 @dataclass
 class Sources:
-    """What the rules need: manifests by split, partition ids. `message` is one line for the user, or empty."""
+    """What the rules need: files of manifests by split, partition ids. `message`: one line for the user, or empty."""
 
-    manifests: dict[str, str] = field(default_factory=dict)
+    manifests: dict[str, list[str]] = field(default_factory=dict)
     partitions: list[str] = field(default_factory=list)
     message: str = ""
 
@@ -38,9 +36,12 @@ class Sources:
 def load(folder: str | os.PathLike) -> Sources:
     """The partitions as the last sync left them."""
     try:
-        return Sources(**jsonl.read(Path(folder) / "index" / "partitions.json"))
+        found = Sources(**jsonl.read(Path(folder) / "index" / "partitions.json"))
     except FileNotFoundError:
         return Sources()
+    # Earlier versions knew one file a split.
+    found.manifests = {split: [at] if isinstance(at, str) else at for split, at in found.manifests.items()}
+    return found
 
 
 def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
@@ -52,7 +53,7 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     folder = Path(folder)
     if settings.source != "manifests":
         return Sources()
-    manifests = find_manifests(settings.manifest_dir)
+    manifests = manifest_files.find(settings.manifest_dir)
     if "train" not in manifests:
         known = load(folder)
         known.message = f"neither train.parquet nor train.jsonl in {settings.manifest_dir or 'asr.manifest_dir'}"
@@ -62,9 +63,14 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     roots = zlib.crc32(repr((2, settings.tar_root, settings.tar_template)).encode())
     cache = partitions.DigestCache(folder / "index" / "digests.json", version=roots)
     named: dict[str, None] = {}
-    for split, path in manifests.items():
+    for split, paths in manifests.items():
         reader = _TarLister(split, settings)
-        named.update(dict.fromkeys(cache.get(partitions.Stat.of(path), reader)))
+        for path in paths:
+            if "{" in path or "}" in path:
+                raise MillraceError(
+                    "Snakemake takes braces in a file's name for wildcards", where=path, remedy="Rename file or folder"
+                )
+            named.update(dict.fromkeys(cache.get(partitions.Stat.of(path), reader)))
     # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
     assignment = partitions.Assignment(folder / "index" / "assignment.jsonl", settings.partition_gb * 1e9)
     tars = {path: _stat(path) for path in sorted(set(one_spelling(named).values()))}
@@ -86,32 +92,31 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
 
 
 def one_spelling(tars: Collection[str]) -> dict[str, str]:
-    """What every tar path is called: paths that lead to one place, such as x.tar and /here/x.tar, get one name.
+    """What every tar path is called: paths that lead to one file, such as x.tar, /here/x.tar and links, get one name.
 
-    That is the absolute one where it occurs, so that nobody's relative paths become absolute without need.
+    That is the file's own path where it occurs, else an absolute one, so that nobody's paths change without need.
     """
+    places = real_paths(tars)
     names: dict[str, str] = {}
-    for tar in sorted(tars):
-        place = tar if "://" in tar else os.path.abspath(tar)
-        names[place] = place if tar == place else names.get(place, tar)
-    return {tar: names[tar if "://" in tar else os.path.abspath(tar)] for tar in tars}
+    for tar in sorted(tars, key=lambda tar: (tar != places[tar], not os.path.isabs(tar), tar)):
+        names.setdefault(places[tar], tar)
+    return {tar: names[places[tar]] for tar in tars}
 
 
-def find_manifests(folder: str) -> dict[str, str]:
-    """train, dev and test manifests in a folder. Raises MillraceError where a split has two."""
-    found: dict[str, str] = {}
-    for split in SPLITS:
-        named = ([Path(folder) / f"{split}{suffix}" for suffix in suffixes] for suffixes in SUFFIXES)
-        paths = next(filter(None, ([path for path in group if path.is_file()] for group in named)), [])
-        if len(paths) > 1:
-            raise MillraceError(
-                f"there are two manifests of {split}: {' and '.join(path.name for path in paths)}",
-                where=folder,
-                remedy="Keep one of them",
-            )
-        if paths and folder:
-            found[split] = str(paths[0])
-    return found
+def real_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Every path's absolute one without links, as os.path.realpath gives it, but with one look at each folder."""
+    known = {"/": "/", "//": "/"}
+
+    def real(path: str) -> str:
+        if path.count("/") > 255:  # deeper than any folder of tars
+            return path
+        if path not in known:
+            folder, name = os.path.split(path)
+            here = os.path.join(real(folder), name)
+            known[path] = os.path.realpath(here) if os.path.islink(here) else here
+        return known[path]
+
+    return {path: path if "://" in path else real(os.path.abspath(path)) for path in paths}
 
 
 def _near_misses(folder: str) -> str:
@@ -120,7 +125,7 @@ def _near_misses(folder: str) -> str:
         names = sorted(name for name in os.listdir(folder) if name.lower().startswith("train")) if folder else []
     except OSError:
         return ""
-    return f" (one file each is read, not {', '.join(names[:3])})" if names else ""
+    return f" (nor pieces of it; {', '.join(names[:3])} is not read)" if names else ""
 
 
 class _TarLister:

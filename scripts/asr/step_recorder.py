@@ -11,7 +11,6 @@ Writes steps.jsonl (one line a step; of rank 0, which speaks for the others) and
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import time
 from collections import deque
@@ -24,9 +23,10 @@ import orjson
 import pyarrow.parquet as pq
 import torch
 
+from scripts.asr import memory_meter
+from scripts.asr.bucket_config import BucketConfig
 from scripts.asr.decode import SAMPLING_RATE
 from scripts.asr.gpu_sampler import Sampler, cores
-from scripts.asr.row_table import bucket_files
 from scripts.asr.run_metrics import FACTS, STEPS
 from scripts.common import atomic, run_log
 
@@ -188,7 +188,7 @@ class StepRecorder:
         if len(by_bucket) == 1:
             line["bucket"] = next(iter(by_bucket))
         line["peak_memory_bytes"] = peak = peak_memory(self.device)
-        self._peak = max(self._peak, peak or 0)
+        self._peak = max(self._peak, peak)
         return line
 
     def _write(self, wait: bool) -> None:
@@ -208,10 +208,9 @@ class Buckets:
     """Which bucket a row is in, by its number in the concatenation of the bucket parquets."""
 
     def __init__(self, bucket_dir: str | Path) -> None:
-        folder = Path(bucket_dir)
-        files = bucket_files(folder.parent if folder.name == "bucket_config.json" else folder)
-        self.names = [path.stem for path in files]
-        self.stops = np.cumsum([pq.ParquetFile(path).metadata.num_rows for path in files])
+        config = BucketConfig.read(bucket_dir)
+        self.names = config.ids
+        self.stops = np.cumsum([pq.ParquetFile(path).metadata.num_rows for path in config.parquets()])
 
     def sums(self, rows: np.ndarray, seconds: np.ndarray) -> dict[str, tuple[int, float]]:
         """(samples, seconds) by bucket."""
@@ -245,32 +244,23 @@ def reset_peak(device: torch.device) -> None:
     """Begin a new peak of memory."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak of the resident set, proc(5)
+    else:
+        memory_meter.forget_highest_resident()
 
 
-def peak_memory(device: torch.device) -> int | None:
+def peak_memory(device: torch.device) -> int:
     """Bytes at most since `reset_peak` (without the right to reset it: since the process began)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return None
+    return memory_meter.highest_resident()
 
 
 def _failure(error: BaseException | None) -> str | None:
     if error is None:
         return None
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+    if memory_meter.is_out_of_memory(error):
         return "out of memory"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped"
     text = str(error).strip().splitlines()
-    if "can't allocate memory" in str(error):  # the CPU's allocator raises a RuntimeError
-        return "out of memory"
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

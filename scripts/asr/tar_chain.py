@@ -177,7 +177,7 @@ class Chain:
                 self.stop = error
                 break
             window, low = self._window, self._at
-            high = low + len(window)
+            high = low + len(window) if low <= after else 0  # it may have looked at what is behind a body
             if group is not None:
                 if group.kind != FILE:
                     self.odd[len(starts)] = (group.kind, group.link)

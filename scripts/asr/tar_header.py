@@ -220,24 +220,41 @@ def _member(
             if len(extra) < BLOCK:
                 raise CutHeader(start, "the file ends inside a sparse header")
             data, more = data + BLOCK, extra[504]
-    if directory:
-        kind, name, size = DIRECTORY, name.rstrip(b"/"), 0
-    elif typeflag in b"12":
-        kind, size = (HARD_LINK if typeflag == b"1" else SYMLINK), 0
-    elif typeflag in b"346":
-        kind, size = SPECIAL, 0
+    skipped = 0
+    if directory or typeflag in b"12346":
+        if size and _has_body(fetch, data, size, total):
+            skipped = rounded(size)
+        name = name.rstrip(b"/") if directory else name
+        kind = DIRECTORY if directory else {b"1": HARD_LINK, b"2": SYMLINK}.get(typeflag, SPECIAL)
+        if kind == HARD_LINK and skipped:
+            kind = FILE  # with bytes of its own, whether its target is there or not
+        else:
+            size = 0
     elif old_sparse or (records and _SPARSE_KEYS & records.keys()):
         kind = SPARSE
     else:
         # As POSIX asks (and tarfile does), an unknown type is a regular file.
         kind = MULTI_VOLUME if typeflag == b"M" else SPECIAL if typeflag in b"VDN" else FILE
-    after = data + rounded(size)
+    after = data + (skipped or rounded(size))
     group = Group(kind, name, link, data, size, after)
     if data + size > total:
         error = CutBody(start, "the file ends inside the body of a member")
         error.group = group
         raise error
     return group, after
+
+
+def _has_body(fetch: Fetch, data: int, size: int, total: int) -> bool:
+    """Whether the `size` bytes which a directory or a link speaks of are there.
+
+    Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o linkdata and old ones
+    write them. As libarchive does: not where a header follows at once; and only where one follows behind them.
+    """
+    behind = data + rounded(size)
+    if behind > total or not fetch(data, BLOCK).strip(b"\0") or is_header(fetch(data, BLOCK)):
+        return False
+    block = fetch(behind, BLOCK)
+    return not block.strip(b"\0") or is_header(block)
 
 
 def _pax_size(raw: bytes) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 
+from scripts.asr import manifest_files
 from scripts.asr.tar_header import CUT, DIRECTORY, KIND_REASONS, SYMLINK
 from scripts.asr.tar_index import TarScan, scan
 from scripts.asr.tar_index_file import TarRecord
@@ -53,24 +54,29 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
 
 
 def manifest_tars(folder: str | os.PathLike) -> list[str]:
-    """The tars which train, dev and test.parquet in `folder` name, sorted."""
+    """The tars which the manifests in `folder` name, sorted; of parquet no other column is needed."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    from scripts.asr.asr_manifest import Manifest
+
     paths: set[str] = set()
-    manifests = [Path(folder) / f"{split}.parquet" for split in ("train", "dev", "test")]
-    found = [manifest for manifest in manifests if manifest.is_file()]
+    found = manifest_files.find(folder)
     if not found:
-        raise MillraceError("neither train.parquet nor dev.parquet nor test.parquet is there", where=os.fspath(folder))
-    for manifest in found:
-        try:
-            with pq.ParquetFile(manifest) as file:
-                for group in range(file.num_row_groups):
-                    column = file.read_row_group(group, columns=["tar_path"])["tar_path"]
-                    paths.update(path for path in pc.unique(column).to_pylist() if path)
-        except (pa.ArrowException, KeyError, OSError) as error:
-            raise MillraceError(f"no column tar_path can be read ({error})", where=os.fspath(manifest)) from None
+        raise MillraceError("neither train.parquet nor another manifest is there", where=os.fspath(folder))
+    for split, files in found.items():
+        for manifest in files:
+            if not manifest.endswith(".parquet"):
+                paths.update(Manifest(split, "jsonl", [Path(manifest)]).scan().tars)
+                continue
+            try:
+                with pq.ParquetFile(manifest) as file:
+                    for group in range(file.num_row_groups):
+                        column = file.read_row_group(group, columns=["tar_path"])["tar_path"]
+                        paths.update(path for path in pc.unique(column).to_pylist() if path)
+            except (pa.ArrowException, KeyError, OSError) as error:
+                raise MillraceError(f"no column tar_path can be read ({error})", where=manifest) from None
     return sorted(paths)
 
 

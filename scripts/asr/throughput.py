@@ -15,7 +15,7 @@ from scripts.common import jsonl
 from scripts.common.errors import MillraceError
 
 # Settings that runs must share to be compared.
-_SHARED = ("model", "model_path", "model_options", "precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
+_SHARED = ("model", "model_options", "precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
 UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 

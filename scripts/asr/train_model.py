@@ -10,10 +10,9 @@ import json
 import signal
 from pathlib import Path
 
+from scripts.asr.run_options import LOADERS, TrainOptions
 from scripts.common import atomic, cli, ranks
 from scripts.common.loop_settings import LoopSettings
-
-LOADERS = ("bucketed", "baseline", "ideal")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -26,7 +25,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model_path", default="", help="the same as --model, in its older spelling")
     parser.add_argument("--model_options", default={}, type=cli.json_object, help="JSON object of the model's options")
     parser.add_argument("--batch_seconds", type=cli.positive_float, default=240.0, help="padded seconds of a batch")
-    parser.add_argument("--window", type=cli.positive_int, default=20_000, help="rows sorted by duration at a time")
+    parser.add_argument(
+        "--window", type=cli.positive_int, default=TrainOptions.window, help="rows sorted by duration at a time"
+    )
     parser.add_argument("--num_workers", type=cli.count, default=2, help="reading and decoding processes of each rank")
     parser.add_argument("--prefetch_factor", type=cli.positive_int, default=4, help="batches ahead of each worker")
     parser.add_argument("--max_open_tars", type=cli.positive_int, default=64, help="open tars of each process")
@@ -49,7 +50,6 @@ def main(argv: list[str] | None = None) -> None:
     import torch
 
     from scripts.asr import training_run
-    from scripts.asr.asr_task import TrainOptions
 
     torch.set_num_threads(args.threads)
     buckets = Path(args.bucket_dir)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.asr import budgets
-from scripts.asr.asr_task import AsrTask, TrainOptions
+from scripts.asr.asr_task import AsrTask
+from scripts.asr.run_options import TrainOptions
 from scripts.asr.step_profile import StepProfiler
 from scripts.asr.step_recorder import StepRecorder
 from scripts.common import loop, run_folder
@@ -27,8 +28,9 @@ _FREE = frozenset(
 def run(options: TrainOptions, settings: LoopSettings, folder: str | Path, profile_steps: int = 0) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on the main rank only.
 
-    With `profile_steps` that many steps are profiled, else every step is measured. A run with loader `bucketed` saves
-    its model and is tested on the test split.
+    With `profile_steps` that many steps are profiled, else every step is measured. Otherwise a run with loader
+    `bucketed` saves its model, and rank 0 tests it on the test split, alone: the other ranks have left by then, so that
+    their devices are not held for it.
     """
     ranks, folder = Ranks.from_environment(), Path(folder)
     task = AsrTask(options)
@@ -52,7 +54,7 @@ def run(options: TrainOptions, settings: LoopSettings, folder: str | Path, profi
         summary |= {"loader": options.loader, "ranks": ranks.world_size}
         if options.loader == "bucketed" and not profile_steps:
             result.model.save_pretrained(folder / "model")
-            summary["test"] = task.test(result.model)
+            summary["test"] = task.test(result.model, settings.precision)
     return summary
 
 

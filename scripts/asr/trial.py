@@ -34,7 +34,8 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
         from scripts.asr.device_estimate import estimate
 
         return estimate(request)
-    from scripts.asr.asr_task import AsrTask, TrainOptions
+    from scripts.asr.asr_task import AsrTask
+    from scripts.asr.run_options import TrainOptions
     from scripts.asr.trial_steps import TrialSteps, worst_batch
     from scripts.common.loop_settings import LoopSettings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,22 @@ def verify(choices: Choices, calibrated: Path | None, output: Path) -> dict[str,
 
 
 def _verify(choices: Choices, calibrated: Path, output: Path) -> dict[str, Any]:
-    from scripts.asr import trial
-    from scripts.asr.asr_task import AsrTask, TrainOptions
+    from scripts.asr import calibration, trial
+    from scripts.asr.asr_task import AsrTask
+    from scripts.asr.run_options import TrainOptions
     from scripts.asr.trial_steps import TrialSteps
     from scripts.common.loop_settings import LoopSettings
 
     device = trial.device_facts(choices.device)
     limit = choices.limit_gb(device)
     task = AsrTask(TrainOptions(**choices.options, bucket_config=str(calibrated)))
-    steps = TrialSteps(task, LoopSettings(**choices.settings(device["kind"])), limit)
-    answer = trial.soak(task, steps, {"bucket": None, "steps": max(choices.soak_steps, 1)})
+    with contextlib.closing(task):
+        steps = TrialSteps(task, LoopSettings(**choices.settings(device["kind"])), limit)
+        answer = trial.soak(task, steps, {"bucket": None, "steps": max(choices.soak_steps, 1)})
     peak = answer.get("peak_gb")
     problem = ""
     if answer["oom"] or peak > limit:
-        at = answer["heaviest"]
-        problem = f"out of memory: {answer['message']}" if answer["oom"] else f"{peak:.3f} GB of {limit:.3f} GB"
-        problem = f"rank {steps.rank}, step {at['step']} ({at['rows']} rows of {at['seconds']:.2f} s): {problem}"
+        problem = f"rank {steps.rank}: {calibration.Search(limit, 0).why_not(answer)}"
         if answer["oom"] and steps.world_size > 1:
             # The others wait in the middle of a step: they end when this rank's sockets close.
             raise MillraceError(problem, where=str(calibrated), remedy=_LOWER)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scripts.common import jsonl
+from scripts.asr.bucket_config import BucketConfig
 from scripts.common.errors import MillraceError
 
 _BUILD = "Build the buckets: snakemake asr_data"
@@ -31,31 +31,23 @@ class WorstCase:
     text_rows: list[int]
 
 
-def bucket_names(bucket_config: Path) -> list[str]:
-    """The buckets in order. Raises MillraceError."""
-    return [bucket["bucket_id"] for bucket in _buckets(bucket_config)]
-
-
 def empty_buckets(bucket_config: Path) -> set[str]:
-    """Those without rows. Raises MillraceError."""
+    """The buckets without rows. Raises MillraceError."""
+    config = BucketConfig.read(bucket_config)
     try:
-        return {
-            bucket["bucket_id"]
-            for bucket in _buckets(bucket_config)
-            if not pq.ParquetFile(_path(bucket_config, bucket)).metadata.num_rows
-        }
+        pairs = zip(config.ids, config.paths, strict=True)
+        return {name for name, path in pairs if not pq.ParquetFile(path).metadata.num_rows}
     except (OSError, pa.ArrowException) as error:
         raise MillraceError(f"a bucket cannot be read ({error})", str(bucket_config), _BUILD) from None
 
 
 def find(bucket_config: Path, bucket: str, most: int) -> WorstCase:
     """The longest rows of `bucket`. Raises MillraceError for an unknown or an empty bucket."""
-    buckets = _buckets(bucket_config)
-    names = [entry["bucket_id"] for entry in buckets]
+    config = BucketConfig.read(bucket_config)
+    names, paths = config.ids, config.paths
     if bucket not in names:
         raise MillraceError(f"there is no bucket {bucket!r}", str(bucket_config), f"Choose one of {', '.join(names)}")
     number = names.index(bucket)
-    paths = [_path(bucket_config, entry) for entry in buckets]
     try:
         first = sum(pq.ParquetFile(path).metadata.num_rows for path in paths[:number])
         seconds, characters = _lengths(paths[number])
@@ -73,20 +65,6 @@ def find(bucket_config: Path, bucket: str, most: int) -> WorstCase:
         audio_rows=(first + _longest(seconds, most)).tolist(),
         text_rows=(first + _longest(characters, most)).tolist(),
     )
-
-
-def _buckets(bucket_config: Path) -> list[dict]:
-    try:
-        buckets = jsonl.read(bucket_config)["buckets"]
-        if not all(isinstance(entry["bucket_id"], str) for entry in buckets):
-            raise ValueError("a bucket_id is no text")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MillraceError(f"no bucket configuration ({error!r})", str(bucket_config), _BUILD) from None
-    return buckets
-
-
-def _path(bucket_config: Path, entry: dict) -> Path:
-    return bucket_config.parent / (entry.get("path") or f"{entry['bucket_id']}.parquet")
 
 
 def _lengths(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from scripts.asr import budgets
-from scripts.asr.asr_task import AsrTask, TrainOptions
+from scripts.asr.asr_task import AsrTask
 from scripts.asr.calibration_key import model_digest
+from scripts.asr.run_options import TrainOptions
 from scripts.common import atomic
 from scripts.common.errors import MillraceError
 from scripts.common.loop_settings import LoopSettings
@@ -73,6 +74,19 @@ def test_ranks_share_the_evaluation(tmp_path):
     ) == pytest.approx(alone["cer"])
 
 
+def test_the_test_split_is_evaluated_in_the_precision_of_the_run(tmp_path):
+    folder = write(tmp_path)
+    config = json.loads((folder / "bucket_config.json").read_bytes())
+    splits = {split: {"path": "train/b_0_3.parquet"} for split in ("dev", "test")}
+    atomic.write_json(folder / "bucket_config.json", {**config, "splits": splits})
+    task = task_of(folder)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        dev = evaluated(task, Exchange(1))
+    torch.manual_seed(0)
+    model = task.build_model()
+    assert task.test(model, "bf16-mixed") == dev != task.test(model, "32-true")
+
+
 def test_what_cannot_be_used_in_dev_is_counted_and_stops_nothing(tmp_path):
     found = evaluated(task_of(write(tmp_path, replace={"t0_0.wav": b"no audio"})), Exchange(1))
     assert (found["samples"], found["left_out"]) == (11, 1)
@@ -120,6 +134,13 @@ def test_a_sample_without_part_in_the_loss_is_told_and_counted(tmp_path, caplog)
         batches = [batch for epoch in (0, 1) for batch in task.loader(epoch, 0, 0, 1)]
     assert sum(batch.counts.get("unlearned_text_too_long", 0) for batch in batches) == 2 * 2
     assert caplog.text.count("takes no part in the loss: text too long") == 2
+
+
+def test_the_ideal_loader_reads_once_for_all_epochs(tmp_path):
+    task = task_of(write(tmp_path), num_workers=0, batch_seconds=1.0, loader="ideal")
+    for epoch in (0, 1):
+        plan = task.plan(epoch, 1)
+        assert len(list(task.batches(plan, 0, 0))) == len(plan) and task._loader.bad.planned == 24
 
 
 def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):

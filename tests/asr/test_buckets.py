@@ -313,6 +313,23 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     assert left == {"train/b_0_8.parquet", "train/b_8_30.parquet", "tars.parquet"}
 
 
+def test_rows_shared_through_a_link_to_their_tar_are_named(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=3, members=10)
+    (tmp_path / "link").symlink_to(tmp_path)
+    dev = [{**row, "tar_path": row["tar_path"].replace(str(tmp_path), f"{tmp_path}/link")} for row in rows[:8]]
+    paths = {
+        "train": write_manifest(tmp_path / "train.parquet", rows),
+        "dev": write_manifest(tmp_path / "dev.parquet", dev),
+    }
+    ledgers = build_from(tmp_path / "out", index, **paths)
+    assert ledgers["train"].warnings == {"also_in_dev": 8}
+    # The index tells of a tar also where only its link is named.
+    build_from(tmp_path / "linked", index, train=paths["dev"])
+    ours = {row["tar_member_name"]: row["offset"] for row in rows_of(tmp_path / "out/dev.parquet")}
+    theirs = [row for path in (tmp_path / "linked/train").glob("*.parquet") for row in rows_of(path)]
+    assert {row["tar_member_name"]: row["offset"] for row in theirs} == ours and len(theirs) == 8
+
+
 def test_a_killed_build_leaves_nothing_and_no_false_config(
     built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

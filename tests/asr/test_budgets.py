@@ -5,7 +5,8 @@ import json
 import pytest
 
 from scripts.asr.batch_cut import BatchBudget
-from scripts.asr.budgets import bucket_ids, read_budgets
+from scripts.asr.bucket_config import BucketConfig
+from scripts.asr.budgets import read_budgets
 from scripts.common.errors import MillraceError
 
 
@@ -23,7 +24,7 @@ def calibrated(folder, value):
 
 
 def test_without_calibration_seconds_count(folder):
-    assert bucket_ids(folder) == ["b_0_3", "b_3_5"]
+    assert BucketConfig.read(folder).ids == ["b_0_3", "b_3_5"]
     assert read_budgets(folder, "", 120.0) == [BatchBudget(seconds=120.0)] * 2
 
 
@@ -37,6 +38,11 @@ def test_the_seeds_form_and_ours_are_read(folder):
 def test_a_bucket_that_was_not_calibrated_is_an_error(folder):
     with pytest.raises(MillraceError, match="b_3_5"):
         calibrated(folder, {"b_0_3": {"batch_size": 80}})
+
+
+def test_a_calibration_that_is_no_object_is_an_error(folder):
+    with pytest.raises(MillraceError, match="no calibration"):
+        calibrated(folder, [1, 2])
 
 
 def test_a_missing_calibration_names_the_command(folder):

@@ -92,6 +92,20 @@ def test_relative_tars_start_at_the_root(tmp_path: Path, capfd: pytest.CaptureFi
     assert "no train row is left of 20: {'tar_not_indexed': 20}" in seen and "Traceback" not in seen
 
 
+def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    rows, index = corpus(tmp_path, tars=2, members=10)
+    folder = tmp_path / "tar_index"
+    folder.mkdir()
+    index = index.rename(folder / "tars-00001.parquet")
+    stay = ["tars-00001.json", "tars-by-hand.parquet", "other.json"]
+    for name in ["tars-00000.parquet", "tars-00000.json", *stay]:
+        (folder / name).touch()
+    common = ["--train", write_manifest(tmp_path / "train.parquet", rows), "--tar-index", index, "--sweep", folder]
+    code, seen = run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")
+    assert code == 0 and "tars-00000.parquet, of a partition that is no more" in seen
+    assert sorted(path.name for path in folder.iterdir()) == sorted([index.name, *stay])
+
+
 def test_the_speech_lanes_shards(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     index = speech_index(tmp_path)
     code, seen = run(

@@ -108,6 +108,13 @@ def test_backing_off_always_shrinks(size, over):
     answer = {"oom": False, "peak_gb": 10.0 * over, "step_peak_gb": 10.0 * over, "fixed_gb": 2.0}
     assert backed_off_size(search, size, answer) < size
     assert backed_off_size(search, size, {**answer, "fixed_gb": 11.0}) < size
+    # Setting up took most: steps of which nothing is known to be above the limit.
+    assert backed_off_size(search, size, {**answer, "fixed_gb": 2.0, "step_peak_gb": 2.0}) < size
+
+
+def test_memory_that_runs_out_before_the_first_batch_is_told():
+    answer = {"oom": True, "steps": 0, "heaviest": {"step": 1}, "message": "tried to allocate 2 GB"}
+    assert Search(10.0, rows=0).why_not(answer) == "out of memory at step 1: tried to allocate 2 GB"
 
 
 def test_what_limits_the_batch_is_said():
@@ -191,7 +198,7 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
         worst_case.find(config, "b_1_2", 3)
     for damaged in ("{}", "[]", '{"buckets": [{}]}', '{"buckets": [{"bucket_id": 3}]}', "{"):
         config.write_text(damaged)
-        with pytest.raises(MillraceError, match="no bucket configuration"):
+        with pytest.raises(MillraceError, match="not a bucket configuration"):
             worst_case.find(config, "b_1_2", 3)
 
 

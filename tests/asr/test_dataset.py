@@ -99,6 +99,19 @@ def test_a_pass_that_was_broken_off_does_not_disturb_the_next(tmp_path):
     assert as_seen(other) == expected
 
 
+def test_no_slot_stays_taken_when_workers_are_ended_at_work(tmp_path):
+    steps = [[list(range(24))]] * 12
+    dataset = dataset_of(corpus(tmp_path), steps)
+    loader = BatchLoader(dataset, 2, prefetch_batches=2)
+    for batch in loader:
+        if batch.step == 2:
+            break
+    del batch
+    loader.close()  # batches that nobody has received are lost with their workers
+    assert [step for step, *_ in as_seen(loader)] == list(range(12))
+    assert not loader._guarded.slots.busy.any()
+
+
 def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
     buckets = corpus(tmp_path, tars=5, members=11)
     table = RowTable.open(buckets)

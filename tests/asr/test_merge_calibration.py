@@ -135,6 +135,7 @@ def test_one_estimate_makes_all_an_estimate(tmp_path, capsys):
         ({**ALL, "x": calibration("b_0_3", bucket="b_1_2")}, "unknown ones: b_1_2"),
         ({**ALL, "x": {"b_0_3": {"batch_size": 3}}}, "no whole calibration"),
         ({**ALL, "x": [1]}, "no whole calibration"),
+        ({**ALL, "x": {k: v for k, v in ALL["b_0_3"].items() if k != "shortest_seconds"}}, "no whole calibration"),
         ({"b_7_10": {"bucket": "b_7_10", "empty": True}}, "without a calibration: b_0_3, b_7_10"),
         ({name: calibration(name, trials=[]) for name in FULL}, "no trial has measured anything"),
     ],

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import pickle
 import random
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scripts.asr import row_table_writer
+from scripts.asr.bucket_config import BucketConfig
 from scripts.asr.reader import IndexedTarReader, ReadError, TarState
 from scripts.asr.row_table import RowTable
 from scripts.common.errors import MillraceError
@@ -163,6 +166,9 @@ def test_a_tar_that_has_changed_is_refused(tars, change):
             use(IndexedTarReader(tars=known))
         assert path in str(error.value) and "changed" in str(error.value) and "snakemake asr_data" in str(error.value)
     assert open_tars() == 0
+    at_epoch = {path: TarState(path, None, 0)}  # an old tar's time, and not one that was not recorded
+    with pytest.raises(MillraceError, match="changed"):
+        IndexedTarReader(tars=at_epoch).read(path, 0, 512)
     unknown = {path: TarState(path)}  # nothing was recorded: nothing to compare
     assert len(IndexedTarReader(tars=unknown).read(path, 0, 512)) == 512
 
@@ -242,6 +248,46 @@ def test_ranks_that_open_at_once_share_one_table(tmp_path, monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         tables = list(pool.map(lambda _: RowTable.open(buckets), range(8)))
     assert len(written) == 1 and len({table.path for table in tables}) == 1
+
+
+def test_a_table_that_is_there_needs_nothing_to_be_written(tmp_path):
+    buckets = corpus(tmp_path)
+    expected = RowTable.open(buckets).rows([3])
+    (buckets / ".rows.lock").unlink()
+    (buckets / ".rows.lock").mkdir()  # as on a read-only mount: the lock cannot be opened
+    assert RowTable.open(buckets).rows([3]) == expected
+
+
+def test_a_table_that_was_swept_under_a_run_is_told(tmp_path):
+    table = RowTable.open(corpus(tmp_path))
+    table.path.unlink()
+    with pytest.raises(MillraceError, match="built again"):
+        pickle.loads(pickle.dumps(table)).rows([0])
+
+
+def test_buckets_are_read_from_their_folder_or_their_file(tmp_path):
+    folder = corpus(tmp_path)
+    config = BucketConfig.read(folder)
+    assert config == BucketConfig.read(str(folder / "bucket_config.json"))
+    assert config.ids == ["b_0_3", "b_3_5"] and config.splits == {}
+    assert config.parquets() == [folder / "train" / f"{name}.parquet" for name in config.ids]
+
+
+def test_memory_that_is_to_go_back_goes_back_whatever_readers_come_later():
+    """A calibrated run counts on it; its evaluations make readers of their own."""
+    program = """
+from scripts.asr import memory_meter
+from scripts.asr.reader import IndexedTarReader
+IndexedTarReader()
+memory_meter.return_freed_memory()
+IndexedTarReader()
+before = memory_meter.resident()
+blocks = [b"x" * (1 << 20) for _ in range(24)]
+held = memory_meter.resident()
+del blocks
+assert held > before + (20 << 20) and memory_meter.resident() < before + (4 << 20)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_folders_that_are_no_buckets(tmp_path):

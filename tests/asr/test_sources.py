@@ -140,16 +140,37 @@ def test_two_manifests_of_a_split_are_an_error(tars):
         tars.sync()
 
 
-def test_a_jsonl_manifest_may_be_called_json_but_goes_behind_the_others(tars):
-    (tars.folder / "manifests/train.json").write_text('{"steps": 3}')
-    assert sources.find_manifests(tars.settings.manifest_dir)["train"].endswith("train.parquet")
-    (tars.folder / "manifests/train.parquet").unlink()
-    assert sources.find_manifests(tars.settings.manifest_dir)["train"].endswith("train.json")
-
-
 def test_what_was_taken_for_no_manifest_is_named(tars):
-    (tars.folder / "manifests/train.parquet").rename(tars.folder / "manifests/train-00000-of-00001.parquet")
-    assert "not train-00000-of-00001.parquet" in tars.sync().message
+    (tars.folder / "manifests/train.parquet").rename(tars.folder / "manifests/training.parquet")
+    assert "training.parquet is not read" in tars.sync().message
+
+
+def test_braces_in_the_name_of_a_manifest_are_an_error(tars):
+    tars.write("test_{lang}", tars.paths[:1])
+    with pytest.raises(MillraceError, match=r"test_\{lang\}.parquet.*braces.*Rename"):
+        tars.sync()
+
+
+def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkeypatch):
+    before = tars.files()
+    for number, start in enumerate(range(0, 10, 4)):
+        tars.write(f"train-{number:05d}-of-00003", tars.paths[start : min(start + 4, 10)])
+    (tars.folder / "manifests/train.parquet").unlink()
+    pieces = [str(tars.folder / f"manifests/train-{number:05d}-of-00003.parquet") for number in range(3)]
+    assert tars.sync().manifests["train"] == pieces
+    assert tars.files() == before
+    added = write_tar(tars.folder / "new.tar", ["a0.flac"])
+    tars.write("train-00001-of-00003", [*tars.paths[4:8], added])
+    scan, seen = asr_manifest.Manifest.scan, []
+    monkeypatch.setattr(asr_manifest.Manifest, "scan", lambda self: seen.extend(map(str, self.files)) or scan(self))
+    assert tars.changed() == {tars.home(added)} and seen == pieces[1:2]
+
+
+def test_the_manifests_that_an_earlier_version_wrote_down_are_still_found(tars):
+    path = tars.partitions / "index/partitions.json"
+    now = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**now, "manifests": {split: files[0] for split, files in now["manifests"].items()}}))
+    assert sources.load(tars.partitions).manifests == now["manifests"]
 
 
 def test_a_tar_spelled_in_two_ways_is_one_tar(tars, monkeypatch):
@@ -160,8 +181,31 @@ def test_a_tar_spelled_in_two_ways_is_one_tar(tars, monkeypatch):
     assert tars.files() == before
 
 
+def test_a_tar_reached_through_links_is_one_tar(tars):
+    before = tars.files()
+    (tars.folder / "folder_link").symlink_to(tars.folder)
+    (tars.folder / "tar_link.tar").symlink_to("folder_link/shard_01/audio_16k.tar")
+    linked = [tars.folder / "folder_link/shard_00/audio_16k.tar", tars.folder / "tar_link.tar"]
+    tars.write("dev", [*linked, *tars.paths[-2:]])
+    tars.sync()
+    assert tars.files() == before
+    # Where nobody names the file itself, its name stays as it is.
+    assert sources.one_spelling(list(map(str, linked))) == {str(path): str(path) for path in linked}
+
+
+def test_paths_without_links_are_those_of_the_library(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/up").symlink_to("..")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nowhere/x")
+    paths = ["a/b/x.tar", "a/up/a/b/x.tar", "loop/x", "gone", "gone/y", "a/../a/up", "/", "//x/y", "x", str(tmp_path)]
+    assert sources.real_paths(paths) == {path: os.path.realpath(os.path.abspath(path)) for path in paths}
+    assert sources.real_paths(["s3://x/../y"]) == {"s3://x/../y": "s3://x/../y"}
+
+
 def test_a_path_no_file_can_have_does_not_stop_the_parse(tars):
-    paths = [Path("a\0b.tar"), Path("x" * 5000), *tars.paths[-2:]]
+    paths = [Path("a\0b.tar"), Path("x" * 5000), Path("/".join("x" * 2000)), *tars.paths[-2:]]
     tars.write("dev", paths)
     tars.sync()
     assert {"path": "a\0b.tar", "size": None, "mtime_ns": None} in [

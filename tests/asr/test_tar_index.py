@@ -181,9 +181,11 @@ def archives(draw, nested: bool = True) -> Archive:
         for _ in range(draw(st.integers(1 if headers else 0, 12))):
             name, what = draw(names), draw(st.integers(0, 9))
             if what == 0:
-                info, body = info_of(name, kind=draw(st.sampled_from([b"3", b"4", b"5", b"6"]))), b""
+                info, body = info_of(name, kind=draw(st.sampled_from([b"3", b"4", b"5", b"6"]))), None
+                info.size = draw(st.sampled_from([0, 0, 4096]))
             elif what == 1:
-                info, body = info_of(name, kind=draw(st.sampled_from([b"1", b"2"])), linkname=draw(names)), b""
+                info, body = info_of(name, kind=draw(st.sampled_from([b"1", b"2"])), linkname=draw(names)), None
+                info.size = draw(st.sampled_from([0, 0, 700]))
             elif what == 2 and nested:
                 body = draw(archives(nested=False))
                 shift = draw(st.sampled_from([0, 0, 100]))
@@ -199,7 +201,7 @@ def archives(draw, nested: bool = True) -> Archive:
                     info.tobuf(format, "utf-8", "surrogateescape")
                 except ValueError:
                     info.name, info.linkname = "short", "short"
-            tar.addfile(info, io.BytesIO(body))
+            tar.addfile(info, io.BytesIO(body) if body is not None else None)
         end = tar.offset
     content = out.getvalue()
     return Archive(
@@ -432,6 +434,42 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
     }  # fmt: skip
     assert dict(bytes_of(path, found))[b"hard"] == b"first" and dict(bytes_of(path, found))[b"d/soft"] == b"second"
     assert found.duplicates == 1 and "more than once" in found.reason
+
+
+@pytest.mark.parametrize("chains", CHAIN_COUNTS)
+def test_directories_and_links_with_bytes_of_their_own(tmp_path, chains):
+    """What old writers and `pax -o linkdata` make; tarfile stops there, libarchive reads on."""
+    content = b"".join(
+        [
+            header(b"d/", 700, b"5") + padded(body_of(700, 1)),
+            tar_of(("d/a", b"first"))[:1024],
+            header(b"hard", 5, b"1", at_157=b"d/a") + padded(b"first"),
+            header(b"alone", 1300, b"1", at_157=b"elsewhere") + padded(body_of(1300, 2)),
+            header(b"soft", 600, b"2", at_157=b"hard") + padded(body_of(600, 3)),
+            pax((b"size", b"900")) + header(b"old/", 0, b"\0", magic=b"") + padded(body_of(900, 4)),
+            header(b"bare/", 4096, b"5") + header(b"pipe", 512, b"6") + padded(body_of(512, 5)),
+            tar_of(("d/b", body_of(2000, 6)))[:2560],
+            header(b"last", 3, b"1", at_157=b"d/b") + padded(b"end"),
+        ]
+    )
+    for end in (b"", END):
+        path = save(tmp_path, content + end)
+        found = scan(path, chains)
+        assert found.status == ("ok" if end else "unterminated"), found.reason
+        assert bytes_of(path, found) == [
+            (b"d/a", b"first"), (b"hard", b"first"), (b"alone", body_of(1300, 2)), (b"soft", b"first"),
+            (b"d/b", body_of(2000, 6)), (b"last", b"end"),
+        ]  # fmt: skip
+        assert found.names == [b"d", b"d/a", b"hard", b"alone", b"soft", b"old", b"bare", b"pipe", b"d/b", b"last"]
+
+
+def test_bytes_that_are_not_there_cost_no_member(tmp_path):
+    """A directory's size leads nowhere, and behind its header is no header either."""
+    members = tar_of(*((f"m{number}", body_of(700, number)) for number in range(9)))
+    for size in (400, 9000):
+        path = save(tmp_path, header(b"d/", size, b"5") + body_of(1024) + members)
+        found = check_equal(path)
+        assert found.status == "damaged" and len(found.names) == 10
 
 
 # Damage.

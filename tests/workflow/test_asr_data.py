@@ -55,8 +55,10 @@ def test_every_row_points_at_its_bytes(built):
     assert seen == 1000
 
 
-def test_nothing_is_pending_afterwards_and_touching_a_manifest_changes_no_partition(built):
-    assert built.dry("asr_data") == []
+def test_nothing_is_pending_afterwards_and_after_touching_a_manifest(workflow):
+    assert workflow.dry("asr_data") == []
+    (workflow.folder / "manifests/train.parquet").touch()
+    assert workflow.dry("asr_data") == []
 
 
 def test_one_replaced_tar_makes_its_partition_and_the_buckets_pending(built):
@@ -73,6 +75,25 @@ def test_one_replaced_tar_makes_its_partition_and_the_buckets_pending(built):
     path.write_bytes(raw)
     built.run("asr_data")
     assert built.dry("asr_data") == []
+
+
+def test_a_split_in_pieces_makes_only_the_buckets_pending(workflow):
+    manifest = workflow.folder / "manifests/train.parquet"
+    rows = pq.read_table(manifest).to_pylist()
+    pieces = [manifest.with_name(f"train-0000{number}-of-00003.parquet") for number in range(3)]
+    for number, piece in enumerate(pieces):
+        write_manifest(piece, rows[number::3])
+    manifest.unlink()
+    assert [job.rule for job in workflow.dry("asr_data")] == ["asr_build_bucket_manifests"]
+    indices, buckets = (workflow.files(f"results/asr/{name}/**/*.parquet") for name in ("tar_index", "buckets"))
+    (workflow.folder / "results/asr/tar_index/tars-99999.parquet").touch()  # of a partition that is no more
+    workflow.run("asr_data")
+    assert workflow.files("results/asr/tar_index/**/*.parquet") == indices
+    assert {path: seen[0] for path, seen in workflow.files("results/asr/buckets/**/*.parquet").items()} == {
+        path: seen[0] for path, seen in buckets.items()
+    }
+    write_manifest(pieces[1], rows[4::3])
+    assert [job.rule for job in workflow.dry("asr_data")] == ["asr_build_bucket_manifests"]
 
 
 def test_a_missing_and_a_cut_tar_are_rejects_with_reasons(workflow):
