@@ -16,17 +16,9 @@ include: "rules/asr.smk"
 report: "rules/report/workflow.rst"
 
 
-# A run that was killed leaves its lock; these notes let the next one tell that from a living run's.
+# A run that was killed leaves its lock; a note lets the next one tell that from a living run's.
 onstart:
     run_lock.begin(workflow.local_exec)
-
-
-onsuccess:
-    run_lock.end()
-
-
-onerror:
-    run_lock.end()
 
 
 rule all:

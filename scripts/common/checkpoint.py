@@ -146,7 +146,7 @@ class Checkpoints:
             header = jsonl.read(folder / "checkpoint.json")
             size, digest, written_as = header["state_bytes"], header["state_sha256"], header["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _Damaged(f"checkpoint.json cannot be read: {error}") from None
+            raise _Damaged(f"checkpoint.json cannot be read: {getattr(error, 'problem', error)}") from None
         if written_as != FORMAT:
             raise MillraceError(
                 f"this checkpoint has format {written_as}, this version reads {FORMAT}",

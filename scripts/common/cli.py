@@ -8,11 +8,12 @@ import functools
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 
-from scripts.common.errors import MillraceError
+from scripts.common.errors import MillraceError, remade
 
 log = logging.getLogger("millrace")
 
@@ -46,6 +47,9 @@ def step(main: Callable[..., None]) -> Callable[..., int]:
         except MillraceError as error:
             log.error("%s", error)
             return 1
+        except KeyboardInterrupt:
+            log.error("interrupted; the same command goes on with what is whole")
+            return 128 + signal.SIGINT
         except BrokenPipeError:
             return 1
         except OSError as error:
@@ -57,6 +61,9 @@ def step(main: Callable[..., None]) -> Callable[..., int]:
                 log.error(
                     "%s: the disk is full. Free space and run the same command again; whole files are kept", where
                 )
+                return 1
+            if error.errno in (errno.ENOENT, errno.EIO) and error.filename:
+                log.error("%s: %s. %s", where, error.strerror, remade(where))
                 return 1
             raise
         return 0

@@ -57,6 +57,12 @@ def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
     return fabric
 
 
+def autocast(device_type: str, precision: str) -> contextlib.AbstractContextManager:
+    """What Fabric's forward passes do in that precision, where there is no Fabric."""
+    dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
+    return torch.autocast(device_type, dtype=dtype) if dtype else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def peers(ranks: Ranks, where: str) -> Iterator[None]:
     """Code inside talks to other ranks: raises MillraceError where one of them is gone or silent."""

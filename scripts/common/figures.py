@@ -82,6 +82,7 @@ class Sheet:
 
     @classmethod
     def new(cls, width: float, height: float) -> Sheet:
+        """An empty sheet of this size in inches."""
         from matplotlib.figure import Figure
 
         return cls(Figure(figsize=(width, height)), width, height)
@@ -92,6 +93,7 @@ class Sheet:
         return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
 
     def text(self, left: float, baseline: float, text: str, **font: Any) -> None:
+        """A line of text, its baseline `baseline` inches below the top; `font` as matplotlib's Text takes it."""
         self.figure.text(left / self.width, 1 - baseline / self.height, label(text), **font)
 
     def heading(self, title: str, subtitle: str = "") -> None:

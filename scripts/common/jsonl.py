@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from scripts.common import atomic
+from scripts.common.errors import Damaged
 
 
 class BadJson(ValueError):
@@ -98,8 +99,11 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read(path: str | os.PathLike) -> Any:
-    """Read a JSON file that Millrace wrote itself."""
-    return orjson.loads(Path(path).read_bytes())
+    """Read a JSON file that Millrace wrote itself; raises Damaged, which is a ValueError, where it is none any more."""
+    try:
+        return orjson.loads(Path(path).read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise Damaged(path, error) from None
 
 
 def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[str]]]:

@@ -220,8 +220,10 @@ class House:
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._remedies: dict[str, str] = {}
         self._told_lock = self._told_missing = False
-        if is_main_process and (message := run_lock.clear_stale()):
-            self._say(message)
+        if is_main_process:
+            if message := run_lock.clear_stale():
+                self._say(message)
+            run_lock.enter()
 
     def shell_prefix(self, deployment: str) -> str:
         """What precedes every rule's command: this clone on PYTHONPATH, this Python on PATH unless conda brings one."""

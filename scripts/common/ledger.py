@@ -32,6 +32,7 @@ class Ledger:
 
     @property
     def rows_rejected(self) -> int:
+        """Rejects of all reasons."""
         return sum(self.rejected.values())
 
     def line(self) -> str:

@@ -110,7 +110,11 @@ class _Loop:
         at = self.position
         steps = self.exchange.gathered(self.task.steps_per_epoch(at.epoch, at.world_size, at.spans))
         if len(set(steps)) > 1:
-            raise MillraceError(f"the ranks plan different numbers of steps: {steps}", where=f"epoch {at.epoch}")
+            raise MillraceError(
+                f"the ranks plan different numbers of steps: {steps}",
+                where=f"epoch {at.epoch}",
+                remedy="Do all of them see the same data and settings?",
+            )
         if steps[0] <= at.step:
             raise MillraceError(
                 f"the plan has {steps[0]} steps, of which {at.step} are done",

@@ -73,10 +73,12 @@ class Meters:
         self.sums: dict[str, float] = {}
 
     def add(self, counts: Mapping[str, float]) -> None:
+        """Add each count to the sum of its name."""
         for name, count in counts.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(count)
 
     def clear(self) -> None:
+        """Forget all sums."""
         self.sums.clear()
 
 

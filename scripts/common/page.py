@@ -78,6 +78,7 @@ class Table:
     total: Sequence[Cell] = ()
 
     def html(self) -> str:
+        """The table in a region that scrolls sideways where it is too wide. Every row has a cell for each column."""
         numeric = [
             any(isinstance(row[place], Number) for row in (*self.rows, self.total) if row)
             for place in range(len(self.columns))
@@ -111,6 +112,7 @@ def text_html(text: str) -> str:
 
 
 def paragraph(text: str, muted: bool = False) -> str:
+    """A paragraph of plain text; `muted` in the colour of side remarks."""
     return f'<p class="muted">{text_html(text)}</p>' if muted else f"<p>{text_html(text)}</p>"
 
 

@@ -30,11 +30,13 @@ class Stat:
 
     @classmethod
     def of(cls, path: str | os.PathLike) -> Stat:
+        """The stat of the file that `path` leads to. Raises OSError where it cannot be asked."""
         status = os.stat(path)
         return cls(os.fspath(path), status.st_size, status.st_mtime_ns, status.st_ino)
 
     @property
     def signature(self) -> list[int]:
+        """Equal on this host as long as nobody has written to the file, or put another in its place."""
         return [self.size, self.mtime_ns, self.inode]
 
     def as_dict(self) -> dict:
@@ -43,10 +45,10 @@ class Stat:
 
 
 class DigestCache:
-    """Facts read from files, by path and signature, so that an unchanged file is not read again.
+    """Facts of one kind read from files, by path and signature, so that an unchanged file is not read again.
 
-    The cache is disposable: a missing or damaged one costs time, never truth. `version` is raised when the facts
-    change their meaning.
+    The cache is disposable: a missing or damaged one costs time, never truth. So does one of another `version`: give
+    another where the facts change their meaning, or depend on more than the file.
     """
 
     def __init__(self, path: str | os.PathLike, version: int = 1) -> None:
@@ -63,7 +65,7 @@ class DigestCache:
 
     def get(self, stat: Stat, read: Callable[[str], Any]) -> Any:
         """The facts of the file: cached where size, mtime and inode are as they were, else `read(path)`."""
-        entry = self._old.get(stat.path)
+        entry = self._new.get(stat.path) or self._old.get(stat.path)
         if entry is None or entry[0] != stat.signature:
             self.reads += 1
             entry = [stat.signature, read(stat.path)]
@@ -78,7 +80,7 @@ class DigestCache:
 
 @dataclass
 class Placement:
-    """Where an item lives for ever: the `number`-th partition of its `group`. `cost` bounds the partition."""
+    """Where an item lives for ever: partition `number` (from 0) of its `group`. Costs bound partitions."""
 
     item: str
     group: str
@@ -138,6 +140,7 @@ class Assignment:
         self._last[placement.group] = (number, cost)
 
     def get(self, item: str) -> Placement | None:
+        """Where an item is placed; None for a new one."""
         return self.placements.get(item)
 
     def place(self, item: str, group: str, cost: float, labels: Mapping[str, Any] | None = None) -> Placement:

@@ -75,6 +75,7 @@ class Ranks:
 
     @property
     def nodes(self) -> int:
+        """How many hosts the run is on."""
         return self.world_size // self.local_world_size
 
 

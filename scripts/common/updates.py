@@ -50,6 +50,7 @@ class Updates:
 
     @property
     def lr(self) -> float:
+        """The learning rate of the last step (before the first: its base), of the first group of parameters."""
         return self.optimizer.param_groups[0]["lr"]
 
     @property
@@ -104,6 +105,7 @@ class Updates:
         self._checked_step = step
 
     def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs, as tensors and plain values."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),

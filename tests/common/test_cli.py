@@ -157,3 +157,23 @@ def test_a_place_that_cannot_be_written_is_named(capsys, number, said):
     assert main([]) == 1
     told = capsys.readouterr().err
     assert "runs/a" in told and said in told and "Traceback" not in told
+
+
+def test_an_interrupt_is_one_line(capsys):
+    @cli.step
+    def main(argv=None):
+        raise KeyboardInterrupt
+
+    assert main([]) == 130
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and "interrupted" in said[0]
+
+
+def test_a_missing_file_is_one_line_with_the_way_to_have_it_made(capsys, tmp_path):
+    @cli.step
+    def main(argv=None):
+        (tmp_path / "ledger.json").read_bytes()
+
+    assert main([]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and said[0].endswith(f"snakemake --forcerun {tmp_path / 'ledger.json'}")

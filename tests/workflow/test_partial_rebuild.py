@@ -41,7 +41,7 @@ def home(workflow: Workflow, video_id: str, country: str = "germany") -> str:
     raise AssertionError(f"{video_id} is in no partition")
 
 
-def check(workflow: Workflow, expected: set[str], new_tars: bool = False) -> None:
+def check(workflow: Workflow, expected: set[str]) -> None:
     """The dry run names `expected` and why; running touches only their tars; then nothing is pending."""
     jobs = workflow.dry("speech_shards")
     parts = [job for job in jobs if job.rule in ("speech_generate_manifest", "speech_create_shards")]

@@ -79,7 +79,7 @@ def test_keys_that_change_places_make_their_steps_pending_and_are_named(built: W
 def test_the_files_and_columns_of_the_table_are_those_that_are_there(built: Workflow):
     folder = built.folder / "results/speech"
     manifest = re.search(r"\| `manifest/<country>_manifest.csv` \| one row a segment: (.*) \|", README)[1]
-    splits = re.search(r"\| `manifest/<country>_splits.csv` \| one row a recording: (.*) \|", README)[1]
+    splits = re.search(r"\| `manifest/<country>_splits.csv` \| one row an audio file: (.*) \|", README)[1]
     rejects = re.search(r"\| `shards/<country>_rejects.csv` \| what was left out: (.*) \|", README)[1]
     shown = {"shards/malta_manifest.csv": manifest, "shards/malta_rejects.csv": rejects}
     for name, columns in shown.items():
