@@ -139,15 +139,11 @@ class BaselineLoader:
         begin = time.perf_counter()
         padded = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True) if waves else torch.zeros((0, 0))
         self.spent["decode"] += time.perf_counter() - begin
-        return Batch(
+        return Batch.of(
+            good,
+            [len(wave) for wave in waves],
             step=step,
             audio=padded,
-            lengths=torch.tensor([len(wave) for wave in waves], dtype=torch.int64),
-            transcripts=[row.transcript for row in good],
-            languages=[row.language for row in good],
-            rows=np.array([row.number for row in good], dtype=np.int64),
-            sample_ids=np.array([row.sample_id for row in good], dtype=np.uint64),
-            duration_s=np.array([row.duration_s for row in good], dtype=np.float32),
             planned=len(numbers),
             bad=tuple(bad),
             filler=filler,

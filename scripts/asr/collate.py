@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +51,19 @@ class Batch:
     bad: tuple[BadSample, ...] = field(default=())
     filler: bool = False
     slot: tuple[int, int, int] | None = None  # only on its way from a worker
+
+    @classmethod
+    def of(cls, good: Sequence[Row], lengths: Sequence[int], **others: Any) -> Batch:
+        """The batch of these rows, with `lengths` in samples; `others` are the fields that rows say nothing of."""
+        return cls(
+            lengths=torch.tensor(lengths, dtype=torch.int64),
+            transcripts=[row.transcript for row in good],
+            languages=[row.language for row in good],
+            rows=np.array([row.number for row in good], dtype=np.int64),
+            sample_ids=np.array([row.sample_id for row in good], dtype=np.uint64),
+            duration_s=np.array([row.duration_s for row in good], dtype=np.float32),
+            **others,
+        )
 
     def __len__(self) -> int:
         return len(self.transcripts)
@@ -133,15 +147,11 @@ def collate(
             slots.release(*slot[1:])
             slot = None
     good = [rows[position] for position in known]
-    return Batch(
+    return Batch.of(
+        good,
+        lengths,
         step=step,
         audio=audio.contiguous(),
-        lengths=torch.tensor(lengths, dtype=torch.int64),
-        transcripts=[row.transcript for row in good],
-        languages=[row.language for row in good],
-        rows=np.array([row.number for row in good], dtype=np.int64),
-        sample_ids=np.array([row.sample_id for row in good], dtype=np.uint64),
-        duration_s=np.array([row.duration_s for row in good], dtype=np.float32),
         planned=len(rows),
         bad=tuple(bad[position] for position in sorted(bad)),
         slot=slot,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from scripts.asr import known_devices, sources
@@ -76,14 +77,16 @@ class AsrInputs:
         """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not fit."""
         edges = self.section["edges"]
         if edges == "auto":
-            names = [bucket["bucket_id"] for bucket in jsonl.read(BUCKETS)["buckets"]]
+            from scripts.asr.bucket_config import BucketConfig
+
+            names = BucketConfig.read(BUCKETS).ids
         else:
             from scripts.asr import bucket_edges
 
             names = bucket_edges.bucket_ids(bucket_edges.SEED_EDGES if edges == "seed" else edges)
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
-    @property
+    @cached_property
     def _nameless(self) -> bool:
         """Whether the buckets have no names yet: those of `edges: auto` are found when they are built."""
         if self.section["edges"] != "auto":
@@ -111,12 +114,9 @@ class AsrInputs:
         """The merged calibration, whether runs use it or not; verified where it was measured and not estimated."""
         if self._nameless:
             return self.data()
-        here = self.section["calibration"]["device"] in known_devices.HERE
-        return [CALIBRATION, *([VERIFICATION] if here and self._verified_steps else [])] if self.data() else []
-
-    @property
-    def _verified_steps(self) -> int:
-        return self.section["calibration"]["soak_steps"]
+        chosen = self.section["calibration"]
+        verified = chosen["device"] in known_devices.HERE and chosen["soak_steps"]
+        return [CALIBRATION, *([VERIFICATION] if verified else [])] if self.data() else []
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
         """The flags of calibrate_bucket_bs that the config decides."""

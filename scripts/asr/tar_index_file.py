@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from scripts.asr.reader import REBUILD
 from scripts.asr.tar_chain import HeaderFile
 from scripts.asr.tar_header import KIND_REASONS, MISSING, SYMLINK
 from scripts.asr.tar_index import FAILED, PARTIAL, TarScan, bare_name, digest
 from scripts.common.atomic import replacing
 from scripts.common.errors import MillraceError
 
-REBUILD = "Build its index and the buckets again: snakemake asr_data (after --touch: asr_data -R asr_build_tar_indices)"
 ROW_GROUP = 1 << 16
 """Members per row group, at least: tars are never split over two calls, small ones share a group."""
 

@@ -55,7 +55,7 @@ def first_break(path: str, form: str) -> float:
 
 def bytes_before(path: str, form: str) -> int:
     """Bytes of no frame and no tag that a stream of bare frames begins with: FFmpeg takes some of them for frames."""
-    header = {**_HEADERS, "mp3": _mpeg}.get(form)
+    header = _FRAMED.get(form)
     if header is None:
         return 0
     with open(path, "rb") as handle:
@@ -117,11 +117,12 @@ def _mpeg(head: bytes) -> tuple[int, float] | None:
 
 
 _HEADERS = {"aac": _adts, "ac3": _ac3, "eac3": _ac3}
+_FRAMED = {**_HEADERS, "mp3": _mpeg}  # a break in MP3 is told by its undecodable packets instead
 
 
 def frame_bytes(head: bytes, form: str) -> int | None:
     """Bytes of the frame whose first 7 are `head`, in FFmpeg's format `form`; None where that can't be told."""
-    header = {**_HEADERS, "mp3": _mpeg}.get(form)
+    header = _FRAMED.get(form)
     facts = header(head) if header and len(head) >= 7 else None
     return facts[0] if facts else None
 
