@@ -1,6 +1,6 @@
 # The ASR lane: any tars -> byte-offset index -> duration buckets -> calibration -> training -> throughput report.
-from scripts.asr import sources as asr_sources
-from scripts.asr.inputs import PARTITIONS as ASR_PARTITIONS, AsrInputs
+from millrace.asr import sources as asr_sources
+from millrace.asr.inputs import PARTITIONS as ASR_PARTITIONS, AsrInputs
 
 ASR = AsrInputs(
     config["asr"],
@@ -79,7 +79,7 @@ rule asr_build_tar_indices:
     resources:
         mem_mb=2000,
     shell:
-        "python -m scripts.asr.build_tar_indices --partition {input.partition:q} --threads {threads}"
+        "python -m millrace.asr.build_tar_indices --partition {input.partition:q} --threads {threads}"
         " --output {output.index:q} --report {output.report:q} 2> {log:q}"
 
 
@@ -109,7 +109,7 @@ rule asr_build_bucket_manifests:
         seed=HOUSE.flag("asr", "seed"),
         max_error_fraction=HOUSE.flag("asr", "max_error_fraction"),
     shell:
-        "python -m scripts.asr.build_bucket_manifests --manifests {params.manifests:q}"
+        "python -m millrace.asr.build_bucket_manifests --manifests {params.manifests:q}"
         " --tar-index {input.indices:q} {params.sweep} --tar-root={params.tar_root:q} --tar-template {params.tar_template:q}"
         " {params.edges} {params.over_max} {params.seed} {params.max_error_fraction}"
         " --threads {threads} --output {output.config} 2> {log}"
@@ -132,7 +132,7 @@ rule asr_benchmark_readers:
     resources:
         mem_mb=6000,
     shell:
-        "python -m scripts.asr.benchmark_readers --buckets {input.config} --workers {threads}"
+        "python -m tests.bench.readers.__main__ --buckets {input.config} --workers {threads}"
         " --output {output.result} --figure {output.figure} 2> {log}"
 
 
@@ -156,7 +156,7 @@ rule asr_calibrate_bucket_bs:
         environment=ASR.environment,
         arguments=ASR.calibration_arguments,
     shell:
-        "{params.environment} python -m scripts.asr.calibrate_bucket_bs --bucket {wildcards.bucket}"
+        "{params.environment} python -m millrace.asr.calibrate_bucket_bs --bucket {wildcards.bucket}"
         " --bucket-config {input.config:q} {params.arguments} --output {output.calibration:q} 2> {log:q}"
 
 
@@ -176,7 +176,7 @@ rule asr_merge_calibration:
     resources:
         mem_mb=2000,
     shell:
-        "python -m scripts.asr.merge_calibration --bucket-config {input.config}"
+        "python -m millrace.asr.merge_calibration --bucket-config {input.config}"
         " --calibrations {input.calibrations} --output {output.calibration} 2> {log}"
 
 
@@ -202,7 +202,7 @@ rule asr_verify_calibration:
         launcher=ASR.launcher,
         arguments=ASR.verification_arguments,
     shell:
-        "{params.environment} python {params.launcher} scripts.asr.verify_calibration --bucket-config {input.config}"
+        "{params.environment} python {params.launcher} millrace.asr.verify_calibration --bucket-config {input.config}"
         " --calibrated {input.calibration} {params.arguments} --output {output.verification} 2> {log}"
 
 
@@ -228,7 +228,7 @@ rule asr_train_model:
         launcher=ASR.launcher,
         arguments=ASR.run_arguments,
     shell:
-        "{params.environment} python {params.launcher} scripts.asr.train_model --bucket_dir {input.config:q}"
+        "{params.environment} python {params.launcher} millrace.asr.train_model --bucket_dir {input.config:q}"
         " --bucket_config={input.calibration:q} {params.arguments} --metrics {output.metrics:q} 2> {log:q}"
 
 
@@ -276,7 +276,7 @@ rule asr_report_throughput:
     resources:
         mem_mb=2000,
     shell:
-        "python -m scripts.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
+        "python -m millrace.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
         " --ideal {input.ideal} --check {input.check} --profile {input.profile} --buckets {input.buckets}"
         " --summary {output.summary} --comparison {output.comparison} --phases {output.phases}"
         " --buckets-figure {output.buckets_figure} --result {output.result} 2> {log}"

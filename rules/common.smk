@@ -4,7 +4,7 @@ import sys
 
 sys.path.insert(0, workflow.basedir)
 
-from scripts.common import lanes, run_lock
+from millrace.common import lanes, run_lock
 
 config = lanes.validate_config(
     config,

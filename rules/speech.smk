@@ -1,7 +1,7 @@
 # The speech lane: aligned recordings -> manifest and splits -> WebDataset shards with their index -> report.
-from scripts.speech import sources as speech_sources
-from scripts.speech.inputs import PARTITIONS as SPEECH_PARTITIONS, SpeechInputs
-from scripts.speech.splits import SPLITS as SPEECH_SPLITS
+from millrace.speech import sources as speech_sources
+from millrace.speech.inputs import PARTITIONS as SPEECH_PARTITIONS, SpeechInputs
+from millrace.speech.corpus.splits import SPLITS as SPEECH_SPLITS
 
 SPEECH = SpeechInputs(
     config["speech"],
@@ -62,7 +62,7 @@ rule speech_fetch_corpus:
         countries_root="resources/speech/countries",
         source=config["speech"]["demo_source"],
     shell:
-        "python -m scripts.speech.fetch_corpus --countries-root {params.countries_root} --source {params.source}"
+        "python -m millrace.speech.fetch_corpus --countries-root {params.countries_root} --source {params.source}"
         " --index {output.index} 2> {log}"
 
 
@@ -87,7 +87,7 @@ rule speech_generate_manifest:
         min_duration=HOUSE.flag("speech", "min_duration"),
         max_duration=HOUSE.flag("speech", "max_duration"),
     shell:
-        "python -m scripts.speech.generate_manifest --partition {input.partition:q}"
+        "python -m millrace.speech.generate_manifest --partition {input.partition:q}"
         " {params.min_duration} {params.max_duration}"
         " --manifest {output.manifest:q} --recordings {output.recordings:q}"
         " --rejects {output.rejects:q} --ledger {output.ledger:q} 2> {log:q}"
@@ -111,7 +111,7 @@ rule speech_merge_manifest:
         mem_mb=1000,
     # The parts are found through the country file: hundreds of paths would not fit a command line.
     shell:
-        "python -m scripts.speech.merge_manifest --country {input.country:q} --manifest-dir results/speech/manifest"
+        "python -m millrace.speech.merge_manifest --country {input.country:q} --manifest-dir results/speech/manifest"
         " --manifest {output.manifest:q} --splits {output.splits:q} 2> {log:q}"
 
 
@@ -136,7 +136,7 @@ rule speech_create_shards:
         audio_format=HOUSE.flag("speech", "audio_format"),
         sampling_rate=HOUSE.flag("speech", "sampling_rate"),
     shell:
-        "python -m scripts.speech.create_shards --manifest {input.manifest:q} --output-dir results/speech/shards"
+        "python -m millrace.speech.create_shards --manifest {input.manifest:q} --output-dir results/speech/shards"
         " {params.max_shard_size_gb} {params.max_cer}"
         " {params.audio_format} {params.sampling_rate}"
         " --index {output.index:q} --statuses {output.statuses:q} 2> {log:q}"
@@ -169,7 +169,7 @@ rule speech_merge_shards:
         max_error_fraction=HOUSE.flag("speech", "max_error_fraction"),
         error_list="logs/speech/merge_shards/{country}.rejects.csv",
     shell:
-        "python -m scripts.speech.merge_shards --country {input.country:q} --manifest-dir results/speech/manifest"
+        "python -m millrace.speech.merge_shards --country {input.country:q} --manifest-dir results/speech/manifest"
         " --shards-dir results/speech/shards {params.max_error_fraction}"
         " --manifest {output.manifest:q} --index {output.index:q} --rejects {output.rejects:q}"
         " --ledger {output.ledger:q} --nemo {output.nemo:q} --error-list {params.error_list:q} 2> {log:q}"
@@ -192,7 +192,7 @@ rule speech_merge_index:
     resources:
         mem_mb=4000,
     shell:
-        "python -m scripts.speech.merge_index --indices {input.indices:q} --ledgers {input.ledgers:q}"
+        "python -m millrace.speech.merge_index --indices {input.indices:q} --ledgers {input.ledgers:q}"
         " --index {output.index} --ledger {output.ledger} 2> {log}"
 
 
@@ -236,6 +236,6 @@ rule speech_report_corpus:
     resources:
         mem_mb=4000,
     shell:
-        "python -m scripts.speech.report_corpus --index {input.index} --ledger {input.ledger}"
+        "python -m millrace.speech.report_corpus --index {input.index} --ledger {input.ledger}"
         " --manifest-dir results/speech/manifest --summary {output.summary} --hours {output.hours}"
         " --distributions {output.distributions} --rejects {output.rejects} 2> {log}"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
-from scripts.asr.bucket_files import SCHEMA, write_tars
-from scripts.common import atomic
+from millrace.asr.buckets.files import SCHEMA, write_tars
+from millrace.common import atomic
 
 RATE = 16_000
 

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scripts.asr import tar_index
-from scripts.asr.asr_manifest import manifests_of
-from scripts.asr.buckets import BucketChoices, build
-from scripts.asr.index_members import TarIndices
-from scripts.asr.tar_index_file import write_index
-from scripts.common.ledger import Ledger
+from millrace.asr.tars import scan as tar_index
+from millrace.asr.manifests.manifest import manifests_of
+from millrace.asr.buckets.build import BucketChoices, build
+from millrace.asr.buckets.join import TarIndices
+from millrace.asr.tars.index import write_index
+from millrace.common.ledger import Ledger
 
 COLUMNS = ("tar_path", "tar_member_name", "transcript", "language", "duration_s")
 

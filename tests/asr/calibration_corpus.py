@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.asr import worst_case
+from millrace.asr.calibration import worst_case
 from tests.asr import audio_tars
 
 GB = 1 << 30

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.common import atomic, jsonl
+from millrace.common import atomic
+from millrace.common import jsonl
 
 BUCKETS = {
     # name: (hours, rows, longest seconds)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from scripts.asr.collate import Batch
+from millrace.asr.loading.collate import Batch
 
 
 class Loudness(nn.Module):

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.asr import build_bucket_manifests
-from tests.asr.bucket_corpus import corpus, files, rows_of, speech_index, write_manifest
+from millrace.asr import build_bucket_manifests
+from tests.asr.bucket_corpus import corpus
+from tests.asr.bucket_corpus import files
+from tests.asr.bucket_corpus import rows_of
+from tests.asr.bucket_corpus import speech_index
+from tests.asr.bucket_corpus import write_manifest
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +36,7 @@ def test_as_a_command(tmp_path: Path) -> None:
         "--output",
         tmp_path / "out/bucket_config.json",
     ]
-    command = [sys.executable, "-m", "scripts.asr.build_bucket_manifests", *map(str, arguments)]
+    command = [sys.executable, "-m", "millrace.asr.build_bucket_manifests", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "train: 10 rows in, 10 out, 0 rejected" in done.stderr

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.asr import build_tar_indices
-from scripts.asr.tar_header import DIRECTORY, FILE, MISSING, SPARSE
-from scripts.asr.tar_index import scan
-from scripts.asr.tar_index_file import TarIndex, check_unchanged, reason_of, write_index
-from scripts.common.errors import MillraceError
+from millrace.asr import build_tar_indices
+from millrace.asr.tars.header import DIRECTORY, FILE, MISSING, SPARSE
+from millrace.asr.tars.scan import scan
+from millrace.asr.tars.index import TarIndex, check_unchanged, reason_of, write_index
+from millrace.common.errors import MillraceError
 
 RNG = np.random.default_rng(3)
 
@@ -180,7 +180,7 @@ def test_many_small_tars_share_row_groups(tmp_path):
 
 
 def test_tars_larger_than_a_row_group(tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.asr.tar_index_file.ROW_GROUP", 10)
+    monkeypatch.setattr("millrace.asr.tars.index.ROW_GROUP", 10)
     tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n)], 20) for n in (4, 25, 0, 3, 12, 1)]
     records = write_index(tmp_path / "i.parquet", [scan(tar) for tar in tars])
     assert [record.first_row for record in records] == [0, 4, 29, 29, 32, 44]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.asr import calibrate_bucket_bs, merge_calibration
-from scripts.asr.fresh_process import ROOT, ask
-from scripts.asr.gpu_sampler import descendants
+from millrace.asr import calibrate_bucket_bs
+from millrace.asr import merge_calibration
+from millrace.asr.calibration.trial import ROOT, ask
+from millrace.common.machine.use import descendants
 from tests.asr import calibration_corpus as corpus
 
 SOAK_STEPS = 200
@@ -67,7 +68,7 @@ def test_the_batch_stays_within_the_limit_for_a_whole_soak_and_a_quarter_more_do
 def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, capfd):
     """The second bucket is killed in its first trials; then all are run again, as a restarted workflow would."""
     before = calibrated.output("b_0_1").stat().st_mtime_ns
-    command = [sys.executable, "-m", "scripts.asr.calibrate_bucket_bs", *calibrated.flags("b_1_2", 2), "--max_bs", "12"]
+    command = [sys.executable, "-m", "millrace.asr.calibrate_bucket_bs", *calibrated.flags("b_1_2", 2), "--max_bs", "12"]
     killed = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert "rows: " in killed.stderr.readline()
     deadline = time.monotonic() + 60

@@ -13,10 +13,15 @@ import jinja2
 import pytest
 from docutils.core import publish_parts
 
-from scripts.asr import report_throughput
-from scripts.asr.throughput import Throughput
-from scripts.common import atomic, jsonl
-from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
+from millrace.asr import report_throughput
+from millrace.asr.throughput.comparison import Throughput
+from millrace.common import atomic
+from millrace.common import jsonl
+from tests.asr.run_folders import BUCKETS
+from tests.asr.run_folders import CPU
+from tests.asr.run_folders import GPU
+from tests.asr.run_folders import MadeUp
+from tests.asr.run_folders import bucket_config
 
 ROOT = Path(__file__).parents[2]
 OUTPUTS = ("summary.html", "comparison.svg", "phases.svg", "buckets.svg", "result.json")
@@ -198,7 +203,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     runs = _write(tmp_path)
     _report(tmp_path, runs)
     first = {name: (tmp_path / name).read_bytes() for name in OUTPUTS}
-    command = [sys.executable, "-m", "scripts.asr.report_throughput", *_arguments(tmp_path, runs)]
+    command = [sys.executable, "-m", "millrace.asr.report_throughput", *_arguments(tmp_path, runs)]
     subprocess.run(
         command, check=True, cwd=ROOT, capture_output=True, env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
     )
@@ -224,7 +229,7 @@ def test_no_runs_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_reading_a_report_needs_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys, scripts.asr.report_throughput; assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules"
+        "import sys, millrace.asr.report_throughput; assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts.asr import asr_manifest, sources
-from scripts.common.errors import MillraceError
-from tests.asr.bucket_corpus import write_manifest, write_tar
+from millrace.asr.manifests import manifest as asr_manifest
+from millrace.asr import sources
+from millrace.common.errors import MillraceError
+from tests.asr.bucket_corpus import write_manifest
+from tests.asr.bucket_corpus import write_tar
 
 
 class Tars:

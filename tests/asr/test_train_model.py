@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.asr import train_model
-from scripts.asr.row_table import RowTable
+from millrace.asr import train_model
+from millrace.asr.loading.row_table import RowTable
 from tests.asr import audio_tars
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +36,8 @@ def flags(buckets: Path, run: Path, *more: str) -> list[str]:
 def command(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[str]:
     launcher = ["-m"]
     if ranks > 1:
-        launcher = ["-m", "scripts.common.launch", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    return [sys.executable, *launcher, "scripts.asr.train_model", *flags(buckets, run, *more)]
+        launcher = ["-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node", str(ranks), "-m"]
+    return [sys.executable, *launcher, "millrace.asr.train_model", *flags(buckets, run, *more)]
 
 
 def environment() -> dict[str, str]:

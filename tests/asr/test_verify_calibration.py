@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from scripts.asr import verify_calibration
-from scripts.asr.fresh_process import ROOT
-from scripts.asr.inputs import CALIBRATION, VERIFICATION, AsrInputs
+from millrace.asr import verify_calibration
+from millrace.asr.calibration.trial import ROOT
+from millrace.asr.inputs import CALIBRATION, VERIFICATION, AsrInputs
 from tests.asr import calibration_corpus as corpus
 
 
@@ -25,7 +25,7 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, step, limit, code):
     calibrated, output = tmp_path / "calibrated_bs.json", tmp_path / "verified.json"
     calibrated.write_text(json.dumps({"b_0_1": {"batch_size": 4}, "b_1_2": {"batch_size": 3}}))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
-    command += [f"scripts.asr.{step[0]}", *step[1:], "--bucket-config", str(config), "--device", "cpu"]
+    command += [f"millrace.asr.{step[0]}", *step[1:], "--bucket-config", str(config), "--device", "cpu"]
     command += ["--model_options", json.dumps(corpus.MODEL_OPTIONS), "--max_memory_gb", limit]
     command += ["--calibrated", str(calibrated), "--soak_steps", "6", "--output", str(output)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scripts.asr.tar_index import TarScan
-from scripts.asr.tar_index_file import write_index as write_tar_index
+from millrace.asr.tars.scan import TarScan
+from millrace.asr.tars.index import write_index as write_tar_index
 
 EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 SHARES = (12.6, 24.8, 13.7, 35.3, 13.1, 0.5, 0.01)
@@ -138,9 +138,9 @@ def write_index(rows: int, folder: Path, tars: pa.Array) -> None:
 
 def ours(folder: Path, target: Path) -> None:
     """The bucket build, joined with the index."""
-    from scripts.asr import buckets
-    from scripts.asr.asr_manifest import Manifest
-    from scripts.asr.index_members import TarIndices
+    from millrace.asr.buckets import build as buckets
+    from millrace.asr.manifests.manifest import Manifest
+    from millrace.asr.buckets.join import TarIndices
 
     manifest = Manifest("train", "parquet", [folder / "train.parquet"]).scan()
     index = TarIndices([folder / "tars.index.parquet"])

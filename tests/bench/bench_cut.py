@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.common import cli
-from scripts.speech import audio
+from millrace.common import cli
+from millrace.speech.audio import cut as audio
 
 
 def make_parser() -> argparse.ArgumentParser:

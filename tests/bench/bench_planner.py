@@ -12,10 +12,11 @@ import time
 
 import numpy as np
 
-from scripts.asr.batch_cut import BatchBudget
-from scripts.asr.bucket_edges import bucket_of
-from scripts.asr.planner import plan_epoch, replan
-from tests.bench.bench_buckets import EDGES, seed_durations
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.buckets.edges import bucket_of
+from millrace.asr.planning.planner import plan_epoch, replan
+from tests.bench.bench_buckets import EDGES
+from tests.bench.bench_buckets import seed_durations
 
 
 def main() -> None:

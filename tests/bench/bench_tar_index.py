@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.asr.tar_index import CHAINS, scan
+from millrace.asr.tars.scan import CHAINS, scan
 
 
 def write_tar(path: Path, members: int, mean_size: int) -> None:

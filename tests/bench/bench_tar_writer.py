@@ -17,7 +17,7 @@ from pathlib import Path
 
 import webdataset
 
-from scripts.speech.tar_writer import TarWriter
+from millrace.speech.shards.tar_writer import TarWriter
 
 Sample = tuple[str, bytes, bytes]
 SIZES = {"3-15 s FLAC (100-300 kB)": (100_000, 300_000, 1_000), "small (2-6 kB)": (2_000, 6_000, 20_000)}

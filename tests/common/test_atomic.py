@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.common import atomic
+from millrace.common import atomic
 from tests.workflow.workflow import ROOT
 
 JSON = st.recursive(
@@ -35,7 +35,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen:
 
 WRITE_HALF_AND_WAIT = """
 import sys, time
-from scripts.common import atomic
+from millrace.common import atomic
 with atomic.replacing(sys.argv[1]) as partial, open(partial, "w") as handle:
     handle.write("half")
     handle.flush()
@@ -100,7 +100,7 @@ def test_when_the_disk_is_full_the_old_file_stays(tmp_path: Path):
     path.write_text("old")
     program = """
 import resource, signal, sys
-from scripts.common import atomic
+from millrace.common import atomic
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
@@ -119,7 +119,7 @@ def test_readers_never_see_a_half_written_file(tmp_path: Path):
     size = 300_000
     program = f"""
 import sys
-from scripts.common import atomic
+from millrace.common import atomic
 for number in range(40):
     atomic.write_bytes(sys.argv[1], bytes([number % 256]) * {size})
 """

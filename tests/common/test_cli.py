@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.common import cli
-from scripts.common.errors import MillraceError
+from millrace.common import cli
+from millrace.common.errors import MillraceError
 from tests.workflow.workflow import ROOT
 
 
@@ -71,7 +71,7 @@ def test_success_is_zero_and_arguments_arrive():
 
 def test_a_reader_that_goes_away_is_no_traceback():
     program = (
-        "from scripts.common import cli\n"
+        "from millrace.common import cli\n"
         "@cli.step\n"
         "def main(argv=None):\n"
         "    for number in range(100000): print(number, flush=True)\n"
@@ -85,11 +85,11 @@ def test_a_reader_that_goes_away_is_no_traceback():
 
 
 def test_options_may_not_be_abbreviated(capsys):
-    parser = cli.parser("What it does.\n\nMore of it.", "scripts.speech.step")
+    parser = cli.parser("What it does.\n\nMore of it.", "millrace.speech.step")
     parser.add_argument("--max-cer", type=float)
     with pytest.raises(SystemExit):
         parser.parse_args(["--max", "1"])
-    assert parser.prog == "python -m scripts.speech.step"
+    assert parser.prog == "python -m millrace.speech.step"
     assert parser.description == "What it does." and parser.epilog == "More of it."
     cli.parser(None, None).format_help()
 

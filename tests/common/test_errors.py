@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.common import jsonl
-from scripts.common.errors import Damaged, MillraceError, own_file
+from millrace.common import jsonl
+from millrace.common.errors import Damaged, MillraceError, own_file
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"a": \x00}', b"\xff"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.common import jsonl
+from millrace.common import jsonl
 from tests.common.test_atomic import JSON
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.common.errors import MillraceError
-from scripts.common.ledger import Ledger
+from millrace.common.errors import MillraceError
+from millrace.common.ledger import Ledger
 
 REASONS = st.dictionaries(st.sampled_from(["too_short", "too_long", "no_text", "audio_load"]), st.integers(1, 10**12))
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.common import jsonl
-from scripts.speech import create_shards, generate_manifest, merge_manifest, merge_shards, sources
+from millrace.common import jsonl
+from millrace.speech import create_shards
+from millrace.speech import generate_manifest
+from millrace.speech import merge_manifest
+from millrace.speech import merge_shards
+from millrace.speech import sources
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 

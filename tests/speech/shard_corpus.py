@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
-from scripts.speech.manifest_schema import SCHEMA
+from millrace.speech.columns import SCHEMA
 
 RATE = 16_000
 

@@ -17,10 +17,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.speech import country_tables
-from scripts.speech.create_shards import main, make_parser
-from scripts.speech.shard_index import INDEX_SCHEMA, STATUS_SCHEMA
-from tests.speech.shard_corpus import corpus, digests, row, tree, write_part, write_recording
+from millrace.speech.country import tables as country_tables
+from millrace.speech.create_shards import main, make_parser
+from millrace.speech.shards.index import INDEX_SCHEMA, STATUS_SCHEMA
+from tests.speech.shard_corpus import corpus
+from tests.speech.shard_corpus import digests
+from tests.speech.shard_corpus import row
+from tests.speech.shard_corpus import tree
+from tests.speech.shard_corpus import write_part
+from tests.speech.shard_corpus import write_recording
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--max-shard-size-gb", "0.0004"]
@@ -33,7 +38,7 @@ def flags(part: Path, out: Path, *more: str) -> list[str]:
 
 def started(argv: list[str], hash_seed: int = 0, file_limit: int | None = None) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "scripts.speech.create_shards", *argv],
+        [sys.executable, "-m", "millrace.speech.create_shards", *argv],
         cwd=ROOT,
         env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
         stderr=subprocess.PIPE,

@@ -13,8 +13,8 @@ import jiwer
 import numpy as np
 import pytest
 
-from scripts.speech import fetch_corpus
-from scripts.speech.demo_prompts import LANGUAGES, SAMPLING_RATE, normal
+from millrace.speech import fetch_corpus
+from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, normal
 
 FOLDERS = {"mp4_converted", "youtube_converted", "m3u8_streams", "generic_video", "mp3_audio", "processed_video"}
 RECORDED = ("--source", "debian", "--languages", "es", "ru")  # the list with the most defects, and another alphabet

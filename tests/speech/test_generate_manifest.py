@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.speech.manifest_schema import SCHEMA
+from millrace.speech.columns import SCHEMA
 from tests import corpora
 from tests.speech.chain import Chain
 

@@ -2,9 +2,9 @@
 
 import pyarrow.parquet as pq
 
-from scripts.common import jsonl
-from scripts.speech import merge_index
-from scripts.speech.shard_index import INDEX_SCHEMA
+from millrace.common import jsonl
+from millrace.speech import merge_index
+from millrace.speech.shards.index import INDEX_SCHEMA
 from tests import corpora
 from tests.speech.chain import Chain
 

@@ -22,13 +22,15 @@ from docutils.core import publish_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.common import atomic, figures
-from scripts.common.ledger import Ledger
-from scripts.speech import country_tables, report_corpus
-from scripts.speech.corpus_figures import MOST_BARS, histogram_edges
-from scripts.speech.reasons import MEANINGS
-from scripts.speech.shard_index import INDEX_SCHEMA
-from scripts.speech.shard_names import safe_name
+from millrace.common import atomic
+from millrace.common.report import figures
+from millrace.common.ledger import Ledger
+from millrace.speech.country import tables as country_tables
+from millrace.speech import report_corpus
+from millrace.speech.report.figures import MOST_BARS, histogram_edges
+from millrace.speech.country.reasons import MEANINGS
+from millrace.speech.shards.index import INDEX_SCHEMA
+from millrace.speech.names import safe_name
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ("hours", "distributions", "rejects")
@@ -275,7 +277,7 @@ def test_same_bytes_from_two_processes(corpus: Corpus) -> None:
     here = {path.name: path.read_bytes() for path in (corpus.folder / "out").iterdir()}
     assert set(here) == {"summary.html", "hours.svg", "distributions.svg", "rejects.svg"}
     env = {**os.environ, "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
-    command = [sys.executable, "-m", "scripts.speech.report_corpus", *corpus.arguments()]
+    command = [sys.executable, "-m", "millrace.speech.report_corpus", *corpus.arguments()]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1

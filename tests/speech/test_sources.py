@@ -9,10 +9,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from scripts.common.errors import MillraceError
-from scripts.speech import alignment, sources
-from scripts.speech.media import MediaFolder
-from scripts.speech.shard_names import SHARD_NUMBERS
+from millrace.common.errors import MillraceError
+from millrace.speech.corpus import alignment
+from millrace.speech import sources
+from millrace.speech.corpus.media import MediaFolder
+from millrace.speech.names import SHARD_NUMBERS
 from tests import corpora
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}

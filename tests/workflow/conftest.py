@@ -9,8 +9,12 @@ import sys
 import pytest
 
 from tests import corpora
-from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
-from tests.workflow.workflow import ROOT, Job, Workflow
+from tests.asr.bucket_corpus import COLUMNS
+from tests.asr.bucket_corpus import write_manifest
+from tests.asr.bucket_corpus import write_tar
+from tests.workflow.workflow import ROOT
+from tests.workflow.workflow import Job
+from tests.workflow.workflow import Workflow
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
+from tests.asr.bucket_corpus import COLUMNS
+from tests.asr.bucket_corpus import write_manifest
+from tests.asr.bucket_corpus import write_tar
 from tests.workflow.workflow import Workflow
 
 pytestmark = pytest.mark.e2e

@@ -9,7 +9,8 @@ import shlex
 import subprocess
 import sys
 
-from tests.workflow.workflow import Job, Workflow
+from tests.workflow.workflow import Job
+from tests.workflow.workflow import Workflow
 
 # Inputs that a step finds itself, through a file or folder it is given: too many for a command line.
 FOUND_BY_THE_STEP = {

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from scripts.common import lanes
-from scripts.common.errors import MillraceError
-from tests.workflow.workflow import ROOT, Workflow
+from millrace.common.workflow import lanes
+from millrace.common.errors import MillraceError
+from tests.workflow.workflow import ROOT
+from tests.workflow.workflow import Workflow
 
 SCHEMAS = ROOT / "rules/schemas"
 CONFIG = yaml.safe_load((ROOT / "config.yaml").read_text())

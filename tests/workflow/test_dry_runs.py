@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests import corpora
-from tests.workflow.workflow import ROOT, Job, Workflow
+from tests.workflow.workflow import ROOT
+from tests.workflow.workflow import Job
+from tests.workflow.workflow import Workflow
 
 PROFILES = sorted(path.parent for path in (ROOT / "profiles").glob("*/config.yaml"))
 # Six partitions: train, validation and test of two countries.
@@ -155,20 +157,20 @@ def test_our_code_loads_nothing_heavy_for_a_dry_run(fresh: Workflow):
     done = subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True)
     assert done.returncode == 0
     loaded = set(re.findall(r"^import time:.*\| +([\w.]+)$", done.stderr, re.M))
-    assert "scripts.common.lanes" in loaded and "scripts.speech.sources" in loaded
+    assert "millrace.common.workflow.lanes" in loaded and "millrace.speech.sources" in loaded
     assert not loaded & {"torch", "av", "soundfile", "soxr", "matplotlib", "jiwer", "h5py", "pydub", "datasets"}
     # Snakemake may load pandas; none of what we import does (tests/workflow/test_layout.py has the other half).
-    assert not {name for name in loaded if name.startswith("scripts.speech.")} - {
-        "scripts.speech.alignment",
-        "scripts.speech.country_folder",
-        "scripts.speech.inputs",
-        "scripts.speech.languages",
-        "scripts.speech.media",
-        "scripts.speech.placements",
-        "scripts.speech.shard_names",
-        "scripts.speech.sources",
-        "scripts.speech.splits",
-        "scripts.speech.twins",
+    assert not {name for name in loaded if name.startswith("millrace.speech.")} - {
+        "millrace.speech.corpus.alignment",
+        "millrace.speech.corpus.country",
+        "millrace.speech.inputs",
+        "millrace.speech.corpus.country",
+        "millrace.speech.corpus.media",
+        "millrace.speech.corpus.splits",
+        "millrace.speech.names",
+        "millrace.speech.sources",
+        "millrace.speech.corpus.splits",
+        "millrace.speech.corpus.twins",
     }
 
 
@@ -177,7 +179,7 @@ def test_spawned_jobs_do_not_sync(fresh: Workflow, dry_run: list[Job]):
     partitions = fresh.folder / "results/speech/partitions/index/partitions.json"
     before = partitions.stat().st_mtime_ns, os.listdir(partitions.parent)
     program = (
-        "from scripts.common.lanes import House\n"
+        "from millrace.common.workflow.lanes import House\n"
         "def fail(): raise SystemExit('synced in a job')\n"
         f"house = House({{'lanes': ['speech']}}, {str(ROOT)!r}, is_main_process=False)\n"
         "print(house.sources('speech', sync=fail, load=lambda: 'loaded', remedy=''))"

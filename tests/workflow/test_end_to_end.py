@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.workflow.workflow import ROOT, Workflow
+from tests.workflow.workflow import ROOT
+from tests.workflow.workflow import Workflow
 
 pytestmark = pytest.mark.e2e
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.common.lanes import LANES
+from millrace.common.workflow.lanes import LANES
 from tests.workflow.workflow import ROOT
 
 # conda-forge's name, where it differs.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.common.lanes import LANES
+from millrace.common.workflow.lanes import LANES
 from tests.workflow.workflow import ROOT
 
 VERBS = (
@@ -202,7 +202,7 @@ def test_every_module_says_what_it_is_for(path):
 
 
 def test_what_a_parse_of_the_workflow_imports_is_light():
-    modules = ["scripts.common.lanes", *(f"scripts.{lane}.inputs" for lane in LANES)]
+    modules = ["millrace.common.workflow.lanes", *(f"scripts.{lane}.inputs" for lane in LANES)]
     program = (
         f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from tests import corpora
-from tests.workflow.workflow import ROOT, Workflow
+from tests.workflow.workflow import ROOT
+from tests.workflow.workflow import Workflow
 
 README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.S)

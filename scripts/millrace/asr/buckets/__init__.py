@@ -1,0 +1,1 @@
+"""Bucket parquets: edges, rows joined with addresses, files, bucket_config.json."""

@@ -1,0 +1,54 @@
+"""bucket_config.json as its readers see it: the buckets, in the order in which rows are numbered; other splits."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+
+_BUILD = "Build the buckets: snakemake asr_data"
+
+
+@dataclass(frozen=True)
+class BucketConfig:
+    """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: the parquet of every other split by name.
+
+    `file` is the file itself. The parquets are relative to its folder, so that this can be moved.
+    """
+
+    file: Path
+    ids: list[str]
+    paths: list[Path]
+    splits: dict[str, Path]
+
+    @classmethod
+    def read(cls, place: str | os.PathLike) -> BucketConfig:
+        """Read it from `place`, the file or its folder. Raises MillraceError."""
+        file = Path(place) if Path(place).name == "bucket_config.json" else Path(place) / "bucket_config.json"
+        try:
+            found = jsonl.read(file)
+            buckets, others = found["buckets"], found.get("splits") or {}
+            ids = [bucket["bucket_id"] for bucket in buckets]
+            if not all(isinstance(name, str) for name in ids):
+                raise TypeError("a bucket_id is no text")
+            paths = [file.parent / (bucket.get("path") or f"{bucket['bucket_id']}.parquet") for bucket in buckets]
+            splits = {name: file.parent / (split.get("path") or f"{name}.parquet") for name, split in others.items()}
+        except FileNotFoundError:
+            raise MillraceError("there are no buckets here", where=str(file), remedy=_BUILD) from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MillraceError(f"not a bucket configuration ({error!r})", where=str(file), remedy=_BUILD) from None
+        return cls(file, ids, paths, splits)
+
+    def parquets(self, split: str = "train") -> list[Path]:
+        """The bucket parquets, or that of another split. Raises MillraceError where there are none."""
+        if split != "train" and split not in self.splits:
+            raise MillraceError(f"there is no split {split}", where=str(self.file), remedy=_BUILD)
+        paths = self.paths if split == "train" else [self.splits[split]]
+        missing = [path.name for path in paths if not path.is_file()]
+        if missing or not paths:
+            problem = f"the bucket files are not there: {', '.join(missing)}" if missing else "it names no buckets"
+            raise MillraceError(problem, where=str(self.file), remedy=_BUILD)
+        return paths

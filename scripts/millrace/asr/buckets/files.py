@@ -1,0 +1,262 @@
+"""The files of a bucket build: bucket parquets, the config that names them, the table of tars, rejected rows."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.asr.buckets import edges as bucket_edges
+from millrace.asr.manifests import columns as mc
+from millrace.common import atomic
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+
+TRAIN = "train"
+CONFIG = "bucket_config.json"
+SCHEMA = pa.schema(
+    [
+        ("tar_path", pa.dictionary(pa.int32(), mc.TEXT)),
+        ("tar_member_name", mc.TEXT),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("transcript", mc.TEXT),
+        ("language", mc.TEXT),
+        ("duration_s", pa.float64()),
+        ("sample_id", pa.uint64()),
+    ]
+)
+
+
+_TAR_REASONS = ("tar_not_indexed", "not_in_tar", "not_a_file")  # with what is known of the tar
+
+
+@dataclass
+class _Writer:
+    """One parquet, in row groups of exactly `row_group` rows (but for the last) whatever the pieces."""
+
+    path: Path
+    row_group: int
+    parquet: pq.ParquetWriter
+    rows: int = 0
+    microseconds: int = 0  # whole numbers: the sum does not depend on the order
+    longest: float = 0.0
+    held: list[pa.Table] = field(default_factory=list)
+    held_rows: int = 0
+
+    def write(self, table: pa.Table) -> None:
+        durations = table.column("duration_s").to_numpy()
+        self.rows += len(table)
+        self.microseconds += int(np.rint(durations * 1e6).astype(np.int64).sum())
+        self.longest = max(self.longest, float(durations.max()))
+        self.held.append(table)
+        self.held_rows += len(table)
+        if self.held_rows >= self.row_group:
+            whole = self.held_rows // self.row_group * self.row_group
+            rows = pa.concat_tables(self.held)
+            self.parquet.write_table(rows.slice(0, whole), row_group_size=self.row_group)
+            # take, not slice: a slice would keep all of the rows in memory
+            rest = rows.take(np.arange(whole, len(rows)))
+            self.held, self.held_rows = [rest] * bool(len(rest)), len(rest)
+
+    def finish(self) -> None:
+        if self.held_rows:
+            self.parquet.write_table(pa.concat_tables(self.held), row_group_size=self.row_group)
+        self.parquet.close()
+
+    def facts(self) -> dict:
+        return {
+            "samples": self.rows,
+            "hours": self.microseconds / 3.6e9,
+            "mean_duration": self.microseconds / 1e6 / self.rows if self.rows else 0.0,
+            "max_duration": self.longest,
+        }
+
+
+class BucketFiles:
+    """`train/<bucket>.parquet` and `<split>.parquet`; bucket_config.json is there only when all are whole."""
+
+    def __init__(self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int, seed: int) -> None:
+        self.folder, self.edges, self.row_group, self.seed = folder, tuple(edges), row_group, seed
+        self.tars = pa.array(tars, mc.TEXT)
+        self.ids = bucket_edges.bucket_ids(edges)
+        self._writers: dict[str, list[_Writer]] = {}
+
+    @contextlib.contextmanager
+    def writing(self, split: str) -> Iterator[None]:
+        """Open the files of a split; they get their names when the block ends without an error."""
+        names = [f"{TRAIN}/{bucket}.parquet" for bucket in self.ids] if split == TRAIN else [f"{split}.parquet"]
+        with contextlib.ExitStack() as stack:
+            self._writers[split] = writers = []
+            for name in names:
+                partial = stack.enter_context(atomic.replacing(self.folder / name))
+                # No Arrow schema inside: readers see plain text columns, and the dictionary stays a matter of encoding.
+                options = {
+                    "compression": "snappy",
+                    "write_statistics": False,
+                    "store_schema": False,
+                }
+                parquet = pq.ParquetWriter(partial, SCHEMA, use_dictionary=["tar_path", "language"], **options)
+                stack.callback(parquet.close)
+                writers.append(_Writer(self.folder / name, self.row_group, parquet))
+            yield
+            for writer in writers:
+                writer.finish()
+
+    def write(self, split: str, tables: Sequence[pa.Table]) -> None:
+        """Append one table per file of the split: the columns of SCHEMA, but `tar` (a number) for tar_path."""
+        for writer, table in zip(self._writers[split], tables, strict=True):
+            if len(table):
+                paths = pa.DictionaryArray.from_arrays(table.column("tar").combine_chunks(), self.tars)
+                writer.write(table.append_column("tar_path", paths).select(SCHEMA.names).cast(SCHEMA))
+
+    def forget_config(self) -> None:
+        """Remove the config of an older build: from here on the files change."""
+        (self.folder / CONFIG).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove bucket files of other edges, and files of splits that are gone."""
+        ours = {writer.path for writers in self._writers.values() for writer in writers}
+        for path in [
+            *(self.folder / TRAIN).glob("b_*.parquet"),
+            *(self.folder / f"{name}.parquet" for name in ("dev", "test")),
+        ]:
+            if path not in ours:
+                path.unlink(missing_ok=True)
+
+    def write_config(self, over_max: str, auto: dict | None = None) -> None:
+        """Write `bucket_config.json` as the seed has it, with true percentages; buckets carry their path.
+
+        `auto` is what the edges were found by, where they were not given.
+        """
+        writers = self._writers.get(TRAIN, [])
+        samples = sum(writer.rows for writer in writers)
+        microseconds = sum(writer.microseconds for writer in writers)
+        buckets = []
+        for bucket, writer, low, high in zip(self.ids, writers, self.edges, self.edges[1:], strict=False):
+            facts = {
+                "bucket_id": bucket,
+                "range": f"{low}-{high}s",
+                "low_seconds": low,
+                "high_seconds": high,
+                **writer.facts(),
+            }
+            facts["pct_samples"] = 100 * writer.rows / samples if samples else 0.0
+            facts["pct_hours"] = 100 * writer.microseconds / microseconds if microseconds else 0.0
+            facts["path"] = writer.path.relative_to(self.folder).as_posix()
+            buckets.append(facts)
+        splits = {
+            split: {**writers[0].facts(), "path": writers[0].path.name}
+            for split, writers in sorted(self._writers.items())
+            if split != TRAIN
+        }
+        atomic.write_json(
+            self.folder / CONFIG,
+            {
+                "auto": auto,
+                "buckets": buckets,
+                "edges": list(self.edges),
+                "over_max": over_max,
+                "row_group_rows": self.row_group,
+                "seed": self.seed,
+                "splits": splits,
+                "total_hours": microseconds / 3.6e9,
+                "total_samples": samples,
+            },
+        )
+
+
+def write_tars(path: Path, tars: Sequence[str], states: dict[str, tuple[int, int]]) -> None:
+    """Write tar_path, size and mtime_ns of every tar as indexed: readers refuse one that has changed since."""
+    columns = [[states.get(tar, (None, None))[at] for tar in tars] for at in (0, 1)]
+    table = pa.table(
+        {
+            "tar_path": pa.array(tars, pa.string()),
+            "size": pa.array(columns[0], pa.int64()),
+            "mtime_ns": pa.array(columns[1], pa.int64()),
+        }
+    )
+    with atomic.replacing(path) as partial:
+        pq.write_table(table, partial, compression="zstd")
+
+
+def read_durations(folder: Path, split: str = TRAIN) -> list[np.ndarray]:
+    """float32 seconds of the rows of every bucket (or of the file of another split), in order: what a plan needs.
+
+    Raises MillraceError where the buckets are not there.
+    """
+    try:
+        config = jsonl.read(folder / CONFIG)
+        files = config["buckets"] if split == TRAIN else [config["splits"][split]]
+        return [_durations(folder / file["path"], file["samples"]) for file in files]
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise MillraceError(
+            f"no whole buckets of {split} ({error})", str(folder), "Build them: snakemake asr_data"
+        ) from None
+
+
+def _durations(path: Path, rows: int) -> np.ndarray:
+    result, at = np.empty(rows, dtype=np.float32), 0
+    parquet = pq.ParquetFile(path)
+    for group in range(parquet.num_row_groups):
+        column = parquet.read_row_group(group, columns=["duration_s"]).column(0)
+        result[at : at + len(column)] = column.to_numpy()
+        at += len(column)
+    if at != rows:
+        raise ValueError(f"{path.name} has {at} rows, not {rows}")
+    return result
+
+
+class RejectFile:
+    """rejects.jsonl: every rejected row with its reason, file and row, in an order that does not depend on threads."""
+
+    def __init__(self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path) -> None:
+        self.path, self.tars, self.details, self.folder = path, [*tars, None], details, folder
+        self._parts: list[Path] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+
+    class Part:
+        """The rejects of one task."""
+
+        def __init__(self, owner: RejectFile, split: str, files: Sequence[Path], path: Path) -> None:
+            self.owner, self.split, self.files, self.path = owner, split, files, path
+
+        def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
+            """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
+            bad = table.filter(pa.array(problem > 0)).select(
+                ["tar", "tar_member_name", "transcript", "language", "duration_s", "row"]
+            )
+            codes = problem[problem > 0]
+            with open(self.path, "ab") as handle:
+                for row, code in zip(bad.to_pylist(), codes.tolist(), strict=True):
+                    number, tar = row.pop("row"), self.owner.tars[row.pop("tar")]
+                    record = {"reason": mc.REASONS[code], "split": self.split, "file": str(self.files[number >> 40])}
+                    record |= {"row": number & ((1 << 40) - 1), "tar_path": tar, **row}
+                    detail = self.owner.details.get(tar or "", "")
+                    if mc.REASONS[code] in _TAR_REASONS and detail:
+                        record["detail"] = detail
+                    handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+            return {mc.REASONS[code]: int(count) for code, count in enumerate(np.bincount(codes)) if count}
+
+    def part(self, split: str, files: Sequence[Path]) -> Part:
+        """A new part; parts are joined in the order in which they were asked for."""
+        with self._lock:
+            self._parts.append(self.folder / f"{len(self._parts):06d}.jsonl")
+            return self.Part(self, split, files, self._parts[-1])
+
+    def finish(self) -> None:
+        """Write the file, empty where no row was rejected."""
+        with atomic.replacing(self.path) as partial, open(partial, "wb") as target:
+            for part in self._parts:
+                if part.exists():
+                    with open(part, "rb") as source:
+                        shutil.copyfileobj(source, target)

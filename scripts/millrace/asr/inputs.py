@@ -1,0 +1,213 @@
+"""Which files the rules of the ASR lane ask for."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from millrace.asr.calibration import known_devices
+from millrace.asr import sources
+from millrace.common import jsonl
+from millrace.common.training import ranks
+from millrace.common.errors import MillraceError
+
+PARTITIONS = "results/asr/partitions"
+BUCKETS = "results/asr/buckets/bucket_config.json"
+CALIBRATION = "results/asr/calibration/calibrated_bs.json"
+VERIFICATION = "results/asr/calibration/verification.json"
+
+
+class AsrInputs:
+    """Input functions and parameters of the lane's rules, over the partitions of this parse.
+
+    `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus.
+    """
+
+    def __init__(self, section: dict, found: sources.Sources, speech_shards: Callable[[], list[str]]) -> None:
+        self.section, self.found, self.speech_shards = section, found, speech_shards
+
+    @staticmethod
+    def settings(section: dict) -> sources.Settings:
+        """What of the lane's config decides on partitions."""
+        return sources.Settings(**{name: section[name] for name in sources.Settings.__dataclass_fields__})
+
+    @property
+    def from_speech(self) -> bool:
+        return self.section["source"] == "speech"
+
+    def indices(self, wildcards: Any = None) -> list[str]:
+        """The tar index of every partition; none where the speech lane has written offsets already."""
+        return [] if self.from_speech else [f"results/asr/tar_index/{name}.parquet" for name in self.found.partitions]
+
+    def manifests(self, wildcards: Any = None) -> list[str]:
+        """Where the samples come from."""
+        if self.from_speech:
+            return self.speech_shards()
+        return [path for paths in self.found.manifests.values() for path in paths]
+
+    def manifest_place(self, wildcards: Any = None) -> str:
+        """The folder with the manifests, for commands: a command cannot name thousands; or the speech lane's index."""
+        return next(iter(self.speech_shards()), "") if self.from_speech else self.section["manifest_dir"]
+
+    def sweep(self, wildcards: Any = None) -> str:
+        """The flag that removes indices of partitions which are no more; none where tars have no indices."""
+        return "" if self.from_speech else "--sweep results/asr/tar_index"
+
+    def tar_root(self, wildcards: Any = None) -> str:
+        """Where relative paths of tars start."""
+        return "results/speech/shards" if self.from_speech else self.section["tar_root"]
+
+    def tar_template(self, wildcards: Any = None) -> str:
+        """The name of a tar by its shard_id. A function, as Snakemake would take the braces for wildcards."""
+        return self.section["tar_template"]
+
+    def edges(self, wildcards: Any = None) -> str:
+        """The flags that decide on the edges of the buckets."""
+        edges = self.section["edges"]
+        if edges == "auto":
+            return f"--edges auto --num-buckets {self.section['num_buckets']} --last-edge {self.section['last_edge']}"
+        return f"--edges {edges if isinstance(edges, str) else ' '.join(f'{edge:g}' for edge in edges)}"
+
+    def data(self, wildcards: Any = None) -> list[str]:
+        """The bucket parquets' config, when there are samples."""
+        return [BUCKETS] if self.manifests() else []
+
+    def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
+        """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not fit."""
+        edges = self.section["edges"]
+        if edges == "auto":
+            from millrace.asr.buckets.config import BucketConfig
+
+            names = BucketConfig.read(BUCKETS).ids
+        else:
+            from millrace.asr.buckets import edges as bucket_edges
+
+            names = bucket_edges.bucket_ids(bucket_edges.SEED_EDGES if edges == "seed" else edges)
+        return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
+
+    @cached_property
+    def _nameless(self) -> bool:
+        """Whether the buckets have no names yet: those of `edges: auto` are found when they are built."""
+        if self.section["edges"] != "auto":
+            return False
+        try:
+            found = jsonl.read(BUCKETS)["auto"]
+        except (FileNotFoundError, KeyError):
+            return True
+        return found != {name: self.section[name] for name in ("num_buckets", "last_edge")}
+
+    def later(self) -> str:
+        """What of the promises can't be shown yet, and how to get there."""
+        waits = self._waits and self.train()
+        return "with edges: auto the buckets come first; run again to calibrate them and train" if waits else ""
+
+    @property
+    def _waits(self) -> bool:
+        return self._nameless and self.section["calibration"]["enabled"]
+
+    def calibration(self, wildcards: Any = None) -> list[str]:
+        """The merged calibration that runs are trained with; none where `batch_seconds` counts."""
+        return [CALIBRATION] if self.section["calibration"]["enabled"] else []
+
+    def calibrate(self, wildcards: Any = None) -> list[str]:
+        """The merged calibration, whether runs use it or not; verified where it was measured and not estimated."""
+        if self._nameless:
+            return self.data()
+        chosen = self.section["calibration"]
+        verified = chosen["device"] in known_devices.HERE and chosen["soak_steps"]
+        return [CALIBRATION, *([VERIFICATION] if verified else [])] if self.data() else []
+
+    def calibration_arguments(self, wildcards: Any = None) -> str:
+        """The flags of calibrate_bucket_bs that the config decides."""
+        chosen = {name: value for name, value in self.section["calibration"].items() if name != "enabled"}
+        return flags({**self._calibrated_training(), **chosen, "world_size": self.section["ranks"]})
+
+    def verification_arguments(self, wildcards: Any = None) -> str:
+        """The flags of verify_calibration that the config decides."""
+        section, names = self.section["calibration"], ("device", "max_memory_gb", "headroom", "soak_steps")
+        return flags({**self._calibrated_training(), **{name: section[name] for name in names}})
+
+    def _calibrated_training(self) -> dict[str, Any]:
+        training, shared = self.section["training"], ("precision", "gradient_checkpointing", "grad_acc")
+        chosen = {name: training[name] for name in (*shared, "max_bad_fraction") if name in training}
+        return {**self._model(), **chosen, "seed": self.section["seed"]}
+
+    def run_arguments(self, wildcards: Any) -> str:
+        """The flags of train_model for a run: the model, `training`, and what the run itself says."""
+        runs = {**self._measured_runs(), **self.section["runs"]}
+        name = wildcards.run.rpartition("_")[0] if wildcards.run.startswith("bench_") else wildcards.run
+        if name not in runs:
+            raise MillraceError(f"there is no run {wildcards.run!r}", remedy=f"asr.runs has {', '.join(runs)}")
+        chosen = {**self._model(), "seed": self.section["seed"], **self.section["training"], **(runs[name] or {})}
+        # Repeats of the benchmark differ in what they draw, or they would measure one draw many times.
+        chosen["seed"] += int(wildcards.run.rpartition("_")[2]) - 1 if wildcards.run.startswith("bench_") else 0
+        return flags(chosen)
+
+    def _model(self) -> dict[str, Any]:
+        section = self.section
+        return {"model": section["model_path"] or section["model"], "model_options": section["model_options"]}
+
+    def _measured_runs(self) -> dict[str, dict[str, Any]]:
+        """The runs behind the throughput report: nothing but their length and their loader differs."""
+        steps = self.section["throughput"]
+        bench = {"max_steps": steps["bench_steps"], "log_steps": max(1, steps["bench_steps"] // 10)}
+        bench |= {"save_steps": 0, "tensorboard": 0, "eval_at_start": 0, "eval_steps": 0, "eval_samples": 64}
+        return {
+            "check": {**bench, "max_steps": steps["check_steps"], "log_steps": max(1, steps["check_steps"] // 10)},
+            "bench": bench,
+            "ideal": {**bench, "loader": "ideal"},
+            "baseline": {**bench, "loader": "baseline"},
+            "profile": {**bench, "max_steps": steps["profile_steps"] + 4, "profile_steps": steps["profile_steps"]},
+        }
+
+    def environment(self, wildcards: Any = None) -> str:
+        """What is set before training's Python starts."""
+        return " ".join(f"{name}={value}" for name, value in ranks.ENVIRONMENT.items())
+
+    def launcher(self, wildcards: Any = None) -> str:
+        """What starts the ranks of a run on one machine."""
+        count = self.section["ranks"]
+        return "-m" if count == 1 else f"-m millrace.common.training.launch --standalone --nproc-per-node {count} -m"
+
+    def gpus(self, wildcards: Any = None) -> int:
+        """GPUs of a run: one a rank, unless it is to train on the CPU."""
+        return 0 if self.section["training"].get("device") == "cpu" else self.section["ranks"]
+
+    def threads(self, wildcards: Any = None) -> int:
+        """Threads of a run: each rank's own, and its workers."""
+        training = self.section["training"]
+        return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
+
+    def runs(self, wildcards: Any = None) -> list[str]:
+        """The metrics of all runs of the config, or what comes before them."""
+        if self._waits:
+            return self.data()
+        return [f"results/asr/runs/{run}/metrics.json" for run in self.section["runs"]] if self.data() else []
+
+    def bench(self, wildcards: Any = None) -> list[str]:
+        """The repeats of the benchmark."""
+        count = self.section["throughput"]["repeats"]
+        return [f"results/asr/runs/bench_{number}/metrics.json" for number in range(1, count + 1)]
+
+    def throughput(self, wildcards: Any = None) -> list[str]:
+        """The throughput report, or what comes before it."""
+        if self._waits:
+            return self.data()
+        return ["results/asr/report/throughput.html"] if self.data() else []
+
+    def train(self, wildcards: Any = None) -> list[str]:
+        """Runs, and the throughput report where the config has it among the lane's promises."""
+        return [*self.runs(), *(self.throughput() if self.section["throughput"]["enabled"] else [])]
+
+    def targets(self, wildcards: Any = None) -> list[str]:
+        """All that the lane builds, as far as it can be named now."""
+        return list(dict.fromkeys([*self.data(), *self.train()]))
+
+
+def flags(chosen: Mapping[str, Any]) -> str:
+    """Command-line flags; values are quoted for the shell, objects written as JSON."""
+    texts = {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in chosen.items()}
+    return " ".join(f"--{name} {shlex.quote(text)}" for name, text in sorted(texts.items()))

@@ -1,0 +1,1 @@
+"""Rows to padded batches: the row table, reading, decoding, collating, worker processes."""

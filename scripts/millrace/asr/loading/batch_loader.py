@@ -1,0 +1,211 @@
+"""From a dataset to training: workers, order, resume, shared memory, and the limit on samples left out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from millrace.asr.loading.batch_slots import BatchSlots
+from millrace.asr.loading.collate import BadSample, Batch
+from millrace.asr.loading.dataset import Assignment, BucketedDataset, Plan
+from millrace.common.training import seeding
+from millrace.common.errors import MillraceError
+
+log = logging.getLogger("millrace")
+_EXAMPLES = 5
+_JUDGED_ROWS = 1000  # before that many rows, a share of bad ones says little
+
+
+class Refusal(NamedTuple):
+    """A MillraceError on its way from a worker to the trainer, without a traceback."""
+
+    problem: str
+    where: str
+    remedy: str
+
+
+class StepSampler(Sampler):
+    """The assignments of a dataset's plan from `start_step` on, each with the rows its worker gets next."""
+
+    def __init__(self, dataset: BucketedDataset, workers: int, start_step: int = 0) -> None:
+        self.dataset, self.workers, self.start_step = dataset, workers, start_step
+
+    def __len__(self) -> int:
+        return max(0, len(self.dataset) - self.start_step)
+
+    def __iter__(self) -> Iterator[Assignment]:
+        plan, rank, steps = self.dataset.plan, self.dataset.rank, len(self.dataset)
+        for step in range(self.start_step, steps):
+            # A DataLoader deals steps to its workers in turn.
+            ahead = step + max(self.workers, 1)
+            following = plan.batch(ahead, rank) if ahead < steps else None
+            yield Assignment(step, plan.batch(step, rank), plan.is_filler(step, rank), following)
+
+
+class BadSamples:
+    """Counts of what was left out over all workers of a rank; `check` stops a run that loses too much.
+
+    The share is taken of at least `judged_rows` rows, so that one bad sample right after a resume stops nothing.
+    """
+
+    def __init__(self, max_bad_fraction: float, judged_rows: int = _JUDGED_ROWS) -> None:
+        self.max_bad_fraction, self.judged_rows = max_bad_fraction, judged_rows
+        self.planned = 0
+        self.reasons: Counter[str] = Counter()
+        self.examples: list[BadSample] = []
+
+    @property
+    def count(self) -> int:
+        return sum(self.reasons.values())
+
+    def add(self, batch: Batch) -> None:
+        """Count the samples of a batch (those of a filler are counted in the batch that it repeats)."""
+        if batch.filler:
+            return
+        self.planned += batch.planned
+        for sample in batch.bad:
+            self.reasons[sample.reason] += 1
+            if len(self.examples) < _EXAMPLES:
+                self.examples.append(sample)
+
+    def check(self) -> None:
+        """Raise MillraceError where the share of bad samples is above the limit."""
+        if self.count <= self.max_bad_fraction * max(self.planned, self.judged_rows):
+            return
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons.most_common())
+        examples = "; ".join(f"row {sample.row} ({sample.reason}): {sample.message}" for sample in self.examples)
+        raise MillraceError(
+            f"{self.count} of {self.planned} samples so far cannot be used, more than max_bad_fraction "
+            f"{self.max_bad_fraction:g} allows ({reasons}). Examples: {examples}",
+            remedy="Mend or remove these samples and build the buckets again, or raise max_bad_fraction",
+        )
+
+
+class BatchLoader:
+    """Iterates over the batches of a rank in step order; one pass is the rest of the plan from `start_step`.
+
+    Set `plan` and `start_step` between passes for another epoch or a resume; workers live on. `bad` counts what
+    was left out since the loader was made. Raises MillraceError for a changed tar, or above `max_bad_fraction`.
+    """
+
+    def __init__(
+        self,
+        dataset: BucketedDataset,
+        workers: int = 0,
+        start_step: int = 0,
+        *,
+        max_bad_fraction: float = 0.01,
+        start_method: str | None = None,
+        pin_memory: bool = False,
+        prefetch_batches: int = 4,
+    ) -> None:
+        self.dataset = dataset
+        self.bad = BadSamples(max_bad_fraction, min(_JUDGED_ROWS, len(dataset.table)))
+        self.sampler = StepSampler(dataset, workers, start_step)
+        several = {
+            "persistent_workers": True,
+            "prefetch_factor": prefetch_batches,
+            "multiprocessing_context": start_method,
+            "worker_init_fn": seeding.start_worker,
+        }
+        self._guarded = _Guarded(dataset)
+        self._loader = DataLoader(
+            self._guarded,
+            batch_size=None,
+            sampler=self.sampler,
+            num_workers=workers,
+            collate_fn=_unchanged,
+            pin_memory=pin_memory and torch.cuda.is_available(),
+            **(several if workers else {}),
+        )
+
+    def close(self) -> None:
+        """End the workers; iterating again starts new ones."""
+        iterator, self._loader._iterator = getattr(self._loader, "_iterator", None), None
+        if iterator is not None:
+            iterator._shutdown_workers()
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.dataset.plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self.dataset.plan = plan
+
+    @property
+    def start_step(self) -> int:
+        return self.sampler.start_step
+
+    @start_step.setter
+    def start_step(self, step: int) -> None:
+        self.sampler.start_step = step
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._loader.num_workers and getattr(self._loader, "_iterator", None) is None:
+            # New ones for new workers: workers that were ended may have left theirs taken.
+            self._guarded.slots = self._slots()
+        for batch in self._loader:
+            if isinstance(batch, Refusal):
+                raise MillraceError(*batch)
+            self.bad.add(batch)
+            self.bad.check()
+            yield batch
+
+    def _slots(self) -> BatchSlots | None:
+        """Slots for the batches under way, the one in the trainer's hands, and the one being written."""
+        workers, slots = self._loader.num_workers, self._loader.prefetch_factor + 2
+        samples = _largest_batch(self.dataset)
+        with contextlib.suppress(OSError):
+            room = os.statvfs("/dev/shm")
+            needed, free = workers * slots * samples * 4, room.f_bavail * room.f_frsize
+            if needed > free:
+                log.warning(
+                    "/dev/shm has %d MB free, and batches under way may take %d MB: give it more (docker --shm-size), "
+                    "or take fewer workers or prefetch_batches",
+                    free >> 20,
+                    needed >> 20,
+                )
+                return None
+        return BatchSlots(workers, slots, samples)
+
+
+def _largest_batch(dataset: BucketedDataset) -> int:
+    """Padded samples of the largest of some batches of the plan, with a margin: all are cut to the same budget."""
+    steps = np.unique(np.linspace(0, len(dataset) - 1, 200).astype(int)).tolist() if len(dataset) else []
+    largest = 1.0
+    for step in steps:
+        rows = dataset.table.rows(dataset.plan.batch(step, dataset.rank))
+        largest = max(largest, len(rows) * max((row.duration_s for row in rows), default=0))
+    return int(1.25 * largest * dataset.sampling_rate)
+
+
+class _Guarded(Dataset):
+    """A dataset whose MillraceErrors come back as values: an exception would cross as a traceback in one string."""
+
+    def __init__(self, dataset: BucketedDataset) -> None:
+        self.dataset, self.slots = dataset, None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, assignment: Assignment) -> Batch | Refusal:
+        try:
+            return self.dataset.load(assignment, self.slots)
+        except MillraceError as error:
+            return Refusal(error.problem, error.where, error.remedy)
+
+
+def _unchanged(batch: Batch | Refusal) -> Batch | Refusal:
+    return batch

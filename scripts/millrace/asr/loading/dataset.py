@@ -1,0 +1,116 @@
+"""The batches of a plan, whole and padded: rows by number, bytes by address, decoded where this runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from torch.utils.data import Dataset, get_worker_info
+
+from millrace.asr.loading.batch_slots import BatchSlots
+from millrace.asr.loading.collate import BadSample, Batch, collate
+from millrace.asr.loading.decode import SAMPLING_RATE, fast_flac
+from millrace.asr.loading.reader import IndexedTarReader
+from millrace.asr.loading.row_table import RowTable
+
+log = logging.getLogger("millrace")
+_LOGGED = 20  # bad samples that one worker logs; all are counted
+
+
+class Plan(Protocol):
+    """Which rows form which batch: an epoch of `len(plan)` steps."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        """Row numbers (int64) of the batch of `rank` at `step`."""
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        """Whether the batch repeats another one, to keep the ranks in step."""
+
+
+class Assignment(NamedTuple):
+    """What a worker gets: the rows of one step, and those it will get next (to be read ahead)."""
+
+    step: int
+    rows: np.ndarray
+    filler: bool = False
+    following: np.ndarray | None = None
+
+
+class BucketedDataset(Dataset):
+    """The batches of one rank: `dataset[step]` is the padded Batch of that step; `len(dataset)` the steps of the plan.
+
+    The plan stays with the trainer: a worker is sent the rows of one batch at a time, so its memory does not depend on
+    the size of the epoch, and `plan` may be set anew for the next epoch while workers live on. A sample that cannot be
+    read or decoded is left out and listed in `Batch.bad`. Raises MillraceError for a tar that has changed.
+    """
+
+    def __init__(
+        self,
+        table: RowTable,
+        plan: Plan | None = None,
+        rank: int = 0,
+        *,
+        sampling_rate: int = SAMPLING_RATE,
+        max_open_tars: int = 64,
+        decode_threads: int = 1,
+    ) -> None:
+        self.table, self.plan, self.rank = table, plan, rank
+        self.sampling_rate, self.decode_threads = sampling_rate, decode_threads
+        self.reader = IndexedTarReader(max_open_tars, table.tars)
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+        self._logged: set[int] = set()
+        fast_flac()  # here, so that forked workers share one compiled decoder
+
+    def __len__(self) -> int:
+        return len(self.plan) if self.plan is not None else 0
+
+    def __getitem__(self, index: int | Assignment) -> Batch:
+        if isinstance(index, Assignment):
+            return self.load(index)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.load(Assignment(index, self.plan.batch(index, self.rank), self.plan.is_filler(index, self.rank)))
+
+    def load(self, assignment: Assignment, slots: BatchSlots | None = None) -> Batch:
+        """Read, decode and pad the rows of one step; in a worker into one of `slots`, or else fresh shared memory."""
+        rows = self.table.rows(assignment.rows)
+        raws = list(self.reader.read_many([(row.tar, row.offset, row.size) for row in rows]))
+        if assignment.following is not None:
+            # Storage works on the next batch while this one is decoded.
+            following = self.table.rows(assignment.following)
+            self.reader.will_need([(row.tar, row.offset, row.size) for row in following])
+        worker = get_worker_info()
+        run = self._threads().map if self.decode_threads > 1 else map
+        number = None if worker is None else worker.id
+        batch = collate(assignment.step, rows, raws, self.sampling_rate, run, slots, number)
+        batch.filler = assignment.filler
+        for sample in batch.bad:
+            self._log(sample)
+        return batch
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._pid != os.getpid():
+            self._pool, self._pid = ThreadPoolExecutor(self.decode_threads, "decode"), os.getpid()
+        return self._pool
+
+    def _log(self, sample: BadSample) -> None:
+        if sample.row in self._logged or len(self._logged) > _LOGGED:
+            return
+        self._logged.add(sample.row)
+        if len(self._logged) > _LOGGED:
+            log.warning("more samples cannot be used; this worker logs no further ones, but all are counted")
+            return
+        row = self.table.rows([sample.row])[0]
+        tar = self.table.tar_state(row.tar).path
+        log.warning(
+            "sample left out (%s): %s in %s: %s", sample.reason, self.table.member(sample.row), tar, sample.message
+        )
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "plan": None, "_pool": None, "_logged": set()}

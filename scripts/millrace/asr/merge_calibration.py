@@ -1,0 +1,40 @@
+"""Merge the calibrations of all buckets into calibrated_bs.json, with a memory model fitted to all their trials."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from millrace.asr.calibration import merge as calibrated
+from millrace.common import atomic
+from millrace.common import cli
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("--bucket-config", "--bucket_config", type=Path, required=True, help="bucket_config.json")
+    parser.add_argument("--calibrations", type=Path, nargs="+", required=True, help="<bucket>.json, of every bucket")
+    parser.add_argument("--output", type=Path, required=True, help="output: calibrated_bs.json")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    merged = calibrated.merge(args.bucket_config, args.calibrations)
+    atomic.write_json(args.output, merged)
+    for name, bucket in merged["buckets"].items():
+        cli.log.info(
+            "%s: %d rows; peak %.3f GB, predicted %.3f GB (%+.1f %%)",
+            name,
+            bucket["batch_size"],
+            bucket["peak_memory_gb"],
+            bucket["predicted_memory_gb"],
+            100 * (bucket["predicted_memory_gb"] / bucket["peak_memory_gb"] - 1),
+        )
+    if not merged["measured"]:
+        cli.log.warning("these figures are estimates: calibrate again on the device before you rely on them")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Recognisers behind one interface; registry.py names them."""

@@ -1,0 +1,122 @@
+"""The files of a saved model: config.json and model.safetensors, as transformers names them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch import nn
+
+from millrace.common import atomic
+from millrace.common.errors import MillraceError
+
+CONFIG, WEIGHTS, OPTIONS = "config.json", "model.safetensors", "millrace_options.json"
+
+
+def write_model(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+    """Write both files, the weights first: a folder with a config is whole."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    atomic.write_bytes(Path(folder) / WEIGHTS, save(tensors))
+    atomic.write_json(Path(folder) / CONFIG, dict(config))
+
+
+def read_config(folder: str | Path, model_type: str | None = None) -> dict[str, Any]:
+    """config.json without its model_type, or with it where none is asked for.
+
+    Raises MillraceError for what is no model, or another kind of model.
+    """
+    path = Path(folder) / CONFIG
+    try:
+        config = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise MillraceError(
+            f"there is no model here ({error.strerror})",
+            where=str(folder),
+            remedy=f"Give a folder with {CONFIG} and the weights; nothing is fetched from a hub",
+        ) from error
+    except orjson.JSONDecodeError as error:
+        raise MillraceError(f"this is not JSON ({error})", where=str(path), remedy="Copy the model again") from error
+    found = config.get("model_type") if isinstance(config, dict) else None
+    if not found or (model_type and found != model_type):
+        wanted = f", not {model_type}" if model_type else ""
+        raise MillraceError(f"model_type is {found!r}{wanted}", where=str(path), remedy="Give another model folder")
+    if model_type:
+        config.pop("model_type")
+    return config
+
+
+def read_weights(folder: str | Path, model: nn.Module) -> None:
+    """Load model.safetensors into `model`; raises MillraceError where it does not fit."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(folder) / WEIGHTS
+    try:
+        model.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        first = str(error).splitlines()[0]
+        raise MillraceError(
+            f"the weights cannot be loaded ({first})", where=str(path), remedy="Save it again"
+        ) from error
+
+
+@contextlib.contextmanager
+def saving(folder: str | Path) -> Iterator[Path]:
+    """Yield a folder beside `folder`; on a clean exit its files replace those of the same name, config.json last."""
+    folder = Path(folder)
+    quieten()
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.resolve().parent))
+    try:
+        yield partial
+        for path in sorted(partial.rglob("*"), key=lambda path: (path.name == CONFIG, path)):
+            if path.is_file():
+                target = folder / path.relative_to(partial)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_options(folder: str | Path, options: Mapping[str, Any]) -> None:
+    """Write what of a model transformers has no place for."""
+    atomic.write_json(Path(folder) / OPTIONS, dict(options))
+
+
+def read_options(folder: str | Path) -> dict[str, Any]:
+    """What `write_options` wrote; nothing for a model that comes from elsewhere."""
+    try:
+        return orjson.loads((Path(folder) / OPTIONS).read_bytes())
+    except FileNotFoundError:
+        return {}
+
+
+def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
+    """`kind.from_pretrained(folder)`, without a hub; raises MillraceError where files are missing or do not fit."""
+    quieten()
+    try:
+        return kind.from_pretrained(str(folder), local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise MillraceError(
+            f"{kind.__name__} cannot be loaded ({first})",
+            where=str(folder),
+            remedy="Copy the whole model folder again: weights, configuration, tokenizer and preprocessor",
+        ) from error
+
+
+def quieten() -> None:
+    """No bars and notes of transformers in our logs; errors stay."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()

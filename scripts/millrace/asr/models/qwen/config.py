@@ -1,0 +1,119 @@
+"""Qwen3-ASR without a hub: configurations with random weights, from tiny to real size, and a tokenizer from texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millrace.asr.models.qwen.languages import MARKER
+
+# As the published models have them: audio encoder and decoder. The vocabulary is the texts', at least this large.
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "vocab_size": 0,
+        "audio": {
+            "d_model": 32,
+            "encoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 64,
+            "downsample_hidden_size": 8,
+        },
+        "text": {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+        },
+    },
+    "0.6b": {
+        "vocab_size": 151_936,
+        "audio": {"d_model": 896, "encoder_layers": 18, "encoder_attention_heads": 14, "encoder_ffn_dim": 3584},
+        "text": {"hidden_size": 1024, "intermediate_size": 3072},
+    },
+    "1.7b": {
+        "vocab_size": 151_936,
+        "audio": {"d_model": 1024, "encoder_layers": 24, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096},
+        "text": {"hidden_size": 2048, "intermediate_size": 6144},
+    },
+}
+# Of both published models; transformers' defaults say the same.
+_TEXT = {
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 65_536,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+    "tie_word_embeddings": True,
+}
+EOS, PAD, BOS_TURN = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
+AUDIO = {"audio_token": "<|audio_pad|>", "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"}
+# The published template in short: system prompt (may be empty), the audio, the assistant's turn.
+CHAT_TEMPLATE = (
+    "{%- set ns = namespace(system='') -%}"
+    "{%- for m in messages if m.role == 'system' -%}"
+    "{%- if m.content is string -%}{%- set ns.system = ns.system + m.content -%}"
+    "{%- else -%}{%- for c in m.content if c.type == 'text' -%}{%- set ns.system = ns.system + c.text -%}"
+    "{%- endfor -%}{%- endif -%}{%- endfor -%}"
+    "{{- '<|im_start|>system\n' + ns.system + '<|im_end|>\n<|im_start|>user\n' -}}"
+    "{%- for m in messages if m.role == 'user' -%}{%- for c in m.content if c.type == 'audio' -%}"
+    "{{- '<|audio_start|><|audio_pad|><|audio_end|>' -}}{%- endfor -%}{%- endfor -%}"
+    "{{- '<|im_end|>\n' -}}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
+)
+
+
+def random_processor(texts: Iterable[str], vocab_size: int = 512, mel_bins: int = 128) -> Any:
+    """A Qwen3ASRProcessor whose byte-level BPE is learned from `texts`: any text can be written, none is unknown."""
+    from transformers import Qwen3ASRFeatureExtractor, Qwen3ASRProcessor
+
+    extractor = Qwen3ASRFeatureExtractor(feature_size=mel_bins)
+    tokenizer = byte_level_tokenizer(texts, vocab_size, EOS, PAD, (BOS_TURN,), (MARKER,), AUDIO)
+    return Qwen3ASRProcessor(extractor, tokenizer, chat_template=CHAT_TEMPLATE)
+
+
+def byte_level_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    eos: str,
+    pad: str,
+    special: Iterable[str] = (),
+    plain: Iterable[str] = (),
+    named: dict[str, str] | None = None,
+) -> Any:
+    """A PreTrainedTokenizerFast learned from `texts`, which keep their order out of it. `special` tokens vanish on
+    decoding, `plain` ones do not; `named` become attributes."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    learned = Tokenizer(models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learned.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    learned.train_from_iterator(sorted(texts), trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=learned, eos_token=eos, pad_token=pad, extra_special_tokens=dict(named or {})
+    )
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special], special_tokens=True)
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
+    return tokenizer
+
+
+def random_config(size: str, tokenizer: Any) -> Any:
+    """The Qwen3ASRConfig of a size of SIZES for this tokenizer."""
+    from transformers import Qwen3ASRConfig
+
+    sizes = SIZES[size]
+    text = {**_TEXT, **sizes["text"], "model_type": "qwen3", "vocab_size": max(sizes["vocab_size"], len(tokenizer))}
+    audio = {**sizes["audio"], "model_type": "qwen3_asr_encoder", "output_dim": text["hidden_size"]}
+    token = tokenizer.convert_tokens_to_ids
+    return Qwen3ASRConfig(
+        audio_config=audio,
+        text_config=text,
+        audio_token_id=token(AUDIO["audio_token"]),
+        pad_token_id=token(PAD),
+        eos_token_id=[token(PAD), token(EOS)],
+    )

@@ -1,0 +1,1 @@
+"""The batches of an epoch, planned ahead, and the budgets that bound them."""

@@ -1,0 +1,136 @@
+"""The plan of an epoch as arrays: which rows form the batch of every rank at every step. Resume is an index into it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from millrace.asr.planning.cut import batch_cost
+from millrace.common import atomic
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+
+_ARRAYS = ("rows", "offsets", "longest", "seconds", "bucket", "fillers")
+
+
+@dataclass(eq=False)
+class Plan:
+    """Batch k = step * world_size + rank has the rows `rows[offsets[k]:offsets[k + 1]]`.
+
+    `rows`: row numbers in the concatenation of the buckets, each exactly once. Per batch: `longest` (s; of split
+    batches an upper bound), the sum `seconds` of its rows, its `bucket`. `fillers` [n, 2]: batches without rows of
+    their own, and the batch each repeats; they exist only where there are fewer rows than ranks * steps, and their
+    loss must be weighted 0. `spans`: (world size, steps done) of the plans before this one in the epoch, see
+    `planner.replan`.
+    """
+
+    world_size: int
+    seed: int
+    epoch: int
+    rows: np.ndarray
+    offsets: np.ndarray
+    longest: np.ndarray
+    seconds: np.ndarray
+    bucket: np.ndarray
+    fillers: np.ndarray
+    split_batches: int = 0
+    over_budget_batches: int = 0
+    spans: tuple[tuple[int, int], ...] = ()
+    folder: Path | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        """Steps, the same on every rank."""
+        return (len(self.offsets) - 1) // self.world_size
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        """int64 row numbers of the batch of `rank` at `step`, in O(1); of a filler, those which it repeats."""
+        start, stop = self._bounds(step, rank)
+        if start == stop:
+            at = np.searchsorted(self.fillers[:, 0], step * self.world_size + rank)
+            start, stop = self.offsets[self.fillers[at, 1]], self.offsets[self.fillers[at, 1] + 1]
+        return self.rows[start:stop].astype(np.int64)
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        """Whether the batch only keeps the ranks in step: its rows are another batch's, its loss counts nothing."""
+        start, stop = self._bounds(step, rank)
+        return bool(start == stop)
+
+    def batches(self, rank: int, first_step: int = 0) -> Iterator[np.ndarray]:
+        """The batches of a rank from `first_step` on."""
+        for step in range(first_step, len(self)):
+            yield self.batch(step, rank)
+
+    def _bounds(self, step: int, rank: int) -> tuple[int, int]:
+        if not (0 <= step < len(self) and 0 <= rank < self.world_size):
+            raise IndexError(f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks")
+        start, stop = self.offsets[step * self.world_size + rank : step * self.world_size + rank + 2]
+        return start, stop
+
+    def stats(self) -> dict:
+        """Figures of the plan.
+
+        `padding`: share of the padded seconds that is padding; `useful_work`: sum of cost / (ranks * sum over steps of
+        the dearest batch), cost as in `batch_cost`. What equal steps cost: `split_batches` and `filler_batches`.
+        """
+        counts = np.diff(self.offsets)
+        padded = counts * self.longest.astype(np.float64)
+        cost = batch_cost(counts, self.longest)
+        lost = cost.copy()
+        if len(self.fillers):
+            lost[self.fillers[:, 0]] = cost[self.fillers[:, 1]]
+        dearest = lost.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
+        real = float(self.seconds.sum())
+        own = self.bucket[counts > 0]
+        buckets = [
+            {
+                "batches": int((own == number).sum()),
+                "rows": int(counts[self.bucket == number].sum()),
+                "hours": float(self.seconds[self.bucket == number].sum()) / 3600,
+            }
+            for number in range(int(self.bucket.max(initial=-1)) + 1)
+        ]
+        return {
+            "rows": len(self.rows),
+            "steps": len(self),
+            "batches": int((counts > 0).sum()),
+            "real_seconds": real,
+            "padded_seconds": float(padded.sum()),
+            "padding": 1 - real / float(padded.sum()),
+            "useful_work": float(cost.sum() / dearest),
+            "split_batches": self.split_batches,
+            "filler_batches": len(self.fillers),
+            "over_budget_batches": self.over_budget_batches,
+            "buckets": buckets,
+        }
+
+    def save(self, folder: Path) -> Plan:
+        """Write the arrays as .npy, and plan.json last; return the plan memory-mapped, which pickles as a path."""
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in _ARRAYS:
+            with atomic.replacing(folder / f"{name}.npy") as partial, open(partial, "wb") as handle:
+                np.save(handle, getattr(self, name))
+        facts = {name: getattr(self, name) for name in ("world_size", "seed", "epoch", "spans")}
+        facts |= {name: getattr(self, name) for name in ("split_batches", "over_budget_batches")}
+        atomic.write_json(folder / "plan.json", {**facts, "stats": self.stats()})
+        return Plan.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Plan:
+        """The plan saved in `folder`, memory-mapped: its user holds only the pages it touches."""
+        try:
+            facts = jsonl.read(folder / "plan.json")
+            facts.pop("stats")
+            facts["spans"] = tuple((world, steps) for world, steps in facts["spans"])
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise MillraceError(f"no whole plan ({error})", where=str(folder), remedy="Make it again") from None
+        return cls(**facts, **arrays, folder=Path(folder))
+
+    def __reduce__(self) -> tuple:
+        if self.folder is not None:
+            return Plan.open, (self.folder,)
+        return super().__reduce__()

@@ -1,0 +1,296 @@
+"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every rank and machine."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from millrace.asr.buckets import samples as identity
+from millrace.asr.planning.cut import BatchBudget, Cut, batch_cost, cut_bucket
+from millrace.asr.planning.plan import Plan
+from millrace.common.errors import MillraceError
+
+WINDOW = 20_000
+_STEPS_PER_GROUP = 64  # steps whose batches are matched in cost together: enough that their costs lie close
+_SHUFFLE, _DEAL, _REPLAN = 1, 2, 3  # purposes of keys: no draw is made twice
+
+
+def plan_epoch(
+    durations: Sequence[np.ndarray],
+    budgets: Sequence[BatchBudget] | BatchBudget,
+    seed: int,
+    epoch: int,
+    world_size: int,
+    window: int = WINDOW,
+) -> Plan:
+    """Plan an epoch over buckets whose rows last `durations[bucket]` seconds (in the order of the bucket's file).
+
+    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the bucket's budget. The
+    batches of a step come from one bucket and cost about the same; the steps of every bucket are spread over the epoch.
+    What is left over per bucket is matched across buckets; where that does not fill the last steps, the dearest
+    left-over batches are split (`split_batches`), and where there are not even rows enough, batches are repeated as
+    fillers. A row that alone is over the budget makes a batch of its own (`over_budget_batches`). Raises MillraceError
+    for no rows at all and for durations that are not finite and above 0.
+    """
+    lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
+    budgets = [budgets] * len(lengths) if isinstance(budgets, BatchBudget) else list(budgets)
+    _check(lengths, budgets, world_size, window)
+    cuts = [
+        cut_bucket(bucket, budget, identity.key(seed, epoch, _SHUFFLE, number), window)
+        for number, (bucket, budget) in enumerate(zip(lengths, budgets, strict=True))
+    ]
+    table = _joined(cuts, world_size)
+    plan = _dealt(table, world_size, seed, epoch, identity.key(seed, epoch, _DEAL))
+    plan.over_budget_batches = sum(cut.over_budget for cut in cuts)
+    return plan
+
+
+def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
+    """The rest of an epoch after `done_steps` steps of `plan`, for another number of ranks: the rows not yet seen.
+
+    Pure in its arguments; the batches stay as they were cut, but for splits. Raises MillraceError if nothing is left.
+    """
+    if not 0 <= done_steps < len(plan) or world_size < 1:
+        raise MillraceError(
+            f"there is nothing to plan after step {done_steps} of {len(plan)} for {world_size} ranks",
+            where=f"epoch {plan.epoch}",
+            remedy="Begin the next epoch",
+        )
+    counts = np.diff(plan.offsets)
+    left = np.flatnonzero(counts[done_steps * plan.world_size :]) + done_steps * plan.world_size
+    bucket = np.asarray(plan.bucket[left])
+    group = np.zeros(len(left), dtype=np.int64)
+    for number in np.unique(bucket):
+        mine = np.flatnonzero(bucket == number)
+        group[mine] = np.arange(len(mine)) // (_STEPS_PER_GROUP * world_size)
+    table = _Batches(
+        plan.rows, np.asarray(plan.offsets[left]), counts[left], plan.longest[left], plan.seconds[left], bucket, group
+    )
+    key = identity.key(plan.seed, plan.epoch, _REPLAN, done_steps, world_size, len(plan.spans))
+    rest = _dealt(table, world_size, plan.seed, plan.epoch, key)
+    rest.spans = (*plan.spans, (plan.world_size, done_steps))
+    rest.over_budget_batches = plan.over_budget_batches
+    return rest
+
+
+def resume(
+    durations: Sequence[np.ndarray],
+    budgets: Sequence[BatchBudget] | BatchBudget,
+    seed: int,
+    epoch: int,
+    spans: Sequence[tuple[int, int]],
+    world_size: int,
+    window: int = WINDOW,
+) -> Plan:
+    """The plan after `spans`, (world size, steps done) of every stretch of the epoch so far, for `world_size` ranks.
+
+    The last stretch is replanned only where its world size was another: else go on in that plan at its step.
+    """
+    spans = [(world, steps) for world, steps in spans if steps]
+    plan = plan_epoch(durations, budgets, seed, epoch, spans[0][0] if spans else world_size, window)
+    worlds = [world for world, _ in spans[1:]] + [world_size]
+    for (_, steps), world in zip(spans, worlds, strict=False):
+        if world != plan.world_size:
+            plan = replan(plan, steps, world)
+    return plan
+
+
+@dataclass
+class _Batches:
+    """Batches to be dealt: ranges of `rows`. `group` of a bucket's batches: those matched in cost together."""
+
+    rows: np.ndarray
+    start: np.ndarray
+    count: np.ndarray
+    longest: np.ndarray
+    seconds: np.ndarray
+    bucket: np.ndarray
+    group: np.ndarray
+
+
+def _check(lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: int, window: int) -> None:
+    if len(budgets) != len(lengths):
+        raise MillraceError(f"{len(budgets)} budgets for {len(lengths)} buckets", where="batch budgets")
+    if world_size < 1 or window < 1:
+        raise MillraceError(f"world size {world_size} and window {window} must be at least 1", where="batch plan")
+    if not sum(len(bucket) for bucket in lengths):
+        raise MillraceError("there are no rows to plan", where="batch plan", remedy="See rejects.jsonl of the buckets")
+    for number, bucket in enumerate(lengths):
+        if len(bucket) and not (np.isfinite(bucket).all() and bucket.min() > 0):
+            raise MillraceError(
+                "a duration is not finite and above 0", where=f"bucket {number}", remedy="Build the buckets again"
+            )
+        if len(bucket) > 0xFFFFFFFF:
+            raise MillraceError(
+                f"{len(bucket)} rows are too many for one bucket", where=f"bucket {number}", remedy="Add edges"
+            )
+
+
+def _joined(cuts: list[Cut], world_size: int) -> _Batches:
+    firsts = np.concatenate([[0], np.cumsum([len(cut.rows) for cut in cuts])]).astype(np.int64)
+    kind = np.int32 if firsts[-1] < 1 << 31 else np.int64
+    rows = np.empty(firsts[-1], dtype=kind)
+    groups = []
+    for cut, first in zip(cuts, firsts.tolist(), strict=False):
+        rows[first : first + len(cut.rows)] = cut.rows
+        rows[first : first + len(cut.rows)] += kind(first)
+        per_window = max(1.0, len(cut.starts) / max(1, int(cut.windows.max(initial=0)) + 1))
+        groups.append(cut.windows // max(1, round(_STEPS_PER_GROUP * world_size / per_window)))
+    return _Batches(
+        rows,
+        np.concatenate([cut.starts + first for cut, first in zip(cuts, firsts, strict=False)]),
+        np.concatenate([np.diff(np.append(cut.starts, len(cut.rows))) for cut in cuts]),
+        np.concatenate([cut.longest for cut in cuts]).astype(np.float32),
+        np.concatenate([cut.seconds for cut in cuts]),
+        np.repeat(np.arange(len(cuts), dtype=np.int16), [len(cut.starts) for cut in cuts]),
+        np.concatenate(groups).astype(np.int64),
+    )
+
+
+def _dealt(table: _Batches, world: int, seed: int, epoch: int, key: np.uint64) -> Plan:
+    """Deal batches into steps of `world` batches of about equal cost, and the steps over the epoch."""
+    cost = batch_cost(table.count, table.longest)
+    # First inside the groups of windows of a bucket, then what is left over inside the bucket.
+    near, left = _matched(np.arange(len(cost)), table.bucket, table.group, cost, world)
+    far, left = _matched(left, table.bucket, np.zeros_like(table.group), cost, world)
+    groups = int(table.group.max(initial=0)) + 1
+    # A bucket's groups follow each other, their steps in random order; left-over steps go anywhere.
+    phase = np.concatenate([_draw(key, near[:, 0]) + table.group[near[:, 0]], _draw(key, far[:, 0]) * groups])
+    steps = np.concatenate([near, far])
+    if len(left):
+        kept, left = _with_rows_enough(steps, left, table.count, world)
+        steps, phase = steps[kept], phase[kept]
+    table, left, fillers, splits = _filled_up(table, left, world)
+    place = [_spread(phase, table.bucket[steps[:, 0]], steps[:, 0], key)]
+    last = left[np.lexsort((left, batch_cost(table.count, table.longest)[left]))]
+    last = last.reshape(-1, world)
+    place.append(_draw(key, last[:, 0]))
+    steps = np.concatenate([steps, last])[np.argsort(np.concatenate(place), kind="stable")]
+    # Which rank gets which batch of a step: drawn, so that no rank has the dearest all the time.
+    ranks = np.argsort(identity.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape), axis=1, kind="stable")
+    return _assembled(table, np.take_along_axis(steps, ranks, axis=1), fillers, seed, epoch, splits)
+
+
+def _matched(
+    ids: np.ndarray, bucket: np.ndarray, group: np.ndarray, cost: np.ndarray, world: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest are left over."""
+    ids = ids[np.lexsort((ids, cost[ids], group[ids], bucket[ids]))]
+    first = np.ones(len(ids), dtype=bool)
+    first[1:] = (bucket[ids][1:] != bucket[ids][:-1]) | (group[ids][1:] != group[ids][:-1])
+    starts = np.flatnonzero(first)
+    counts = np.diff(np.append(starts, len(ids)))
+    dealt = np.arange(len(ids)) - np.repeat(starts, counts) >= np.repeat(counts % world, counts)
+    return ids[dealt].reshape(-1, world), ids[~dealt]
+
+
+def _with_rows_enough(
+    steps: np.ndarray, left: np.ndarray, counts: np.ndarray, world: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Steps to keep, and batches left over, to which steps are added until their rows fill a whole number of steps."""
+    rows = counts[steps].sum(axis=1) if len(steps) else np.zeros(0, dtype=np.int64)
+    order = np.argsort(-rows, kind="stable")
+    taken, have = 0, int(counts[left].sum())
+    while taken < len(order) and have < -(-(len(left) + taken * world) // world) * world:
+        have += int(rows[order[taken]])
+        taken += 1
+    left = np.concatenate([left, steps[order[:taken]].ravel()])
+    return np.sort(order[taken:]), left
+
+
+def _filled_up(table: _Batches, left: np.ndarray, world: int) -> tuple[_Batches, np.ndarray, dict[int, int], int]:
+    """Split the dearest of the left-over batches, or else repeat the cheapest, until they fill whole steps."""
+    need = -len(left) % world
+    if not need:
+        return table, left, {}, 0
+    start, count, longest, seconds, bucket, left = (
+        values.tolist() for values in (table.start, table.count, table.longest, table.seconds, table.bucket, left)
+    )
+
+    def dearness(at: int) -> tuple[float, int]:
+        return (-float(batch_cost(count[at], longest[at])), at)
+
+    heap = [dearness(at) for at in left if count[at] > 1]
+    heapq.heapify(heap)
+    splits, fillers = 0, {}
+    while splits < need and heap:
+        at = heapq.heappop(heap)[1]
+        half = count[at] // 2
+        # The new batch has the longer rows. That of the shorter ones is not known here: the old longest bounds it.
+        start.append(start[at] + half)
+        count.append(count[at] - half)
+        longest.append(longest[at])
+        bucket.append(bucket[at])
+        share = seconds[at] * half / count[at]
+        seconds.append(seconds[at] - share)
+        count[at], seconds[at] = half, share
+        left.append(len(start) - 1)
+        for part in (at, len(start) - 1):
+            if count[part] > 1:
+                heapq.heappush(heap, dearness(part))
+        splits += 1
+    cheapest = min(left, key=lambda at: (-dearness(at)[0], at))
+    for _ in range(need - splits):
+        fillers[len(start)] = cheapest
+        left.append(len(start))
+        for column, value in (
+            (start, start[cheapest]),
+            (count, 0),
+            (longest, 0.0),
+            (seconds, 0.0),
+            (bucket, bucket[cheapest]),
+        ):
+            column.append(value)
+    columns = (
+        np.array(start),
+        np.array(count),
+        np.array(longest, np.float32),
+        np.array(seconds),
+        np.array(bucket, np.int16),
+    )
+    return _Batches(table.rows, *columns, table.group), np.array(left), fillers, splits
+
+
+def _draw(key: np.uint64, ids: np.ndarray) -> np.ndarray:
+    """float64 in [0, 1) for every id."""
+    return (identity.mix(identity.mix(ids.astype(np.uint64)) ^ key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Places in [0, 1) of steps: each bucket's evenly over the epoch, in the order of `phase`."""
+    order = np.lexsort((ids, phase, bucket))
+    starts = np.flatnonzero(np.diff(bucket[order], prepend=-1))
+    counts = np.diff(np.append(starts, len(order)))
+    slot = np.arange(len(order)) - np.repeat(starts, counts)
+    place = np.empty(len(order))
+    place[order] = (slot + _draw(~key, ids[order])) / np.repeat(counts, counts)
+    return place
+
+
+def _assembled(table: _Batches, steps: np.ndarray, fillers: dict[int, int], seed: int, epoch: int, splits: int) -> Plan:
+    """The plan whose batch k = step * world + rank is `steps[step, rank]`, its rows in the order of use."""
+    ids = steps.ravel()
+    counts = table.count[ids]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    rows = np.empty(offsets[-1], dtype=table.rows.dtype)
+    for low in range(0, len(ids), 1 << 16):  # in pieces: the index arrays are four times the size of the rows
+        high = min(low + (1 << 16), len(ids))
+        shift = np.repeat(table.start[ids[low:high]] - offsets[low:high], counts[low:high])
+        rows[offsets[low] : offsets[high]] = table.rows[shift + np.arange(offsets[low], offsets[high])]
+    place = {int(batch): at for at, batch in enumerate(ids.tolist())} if fillers else {}
+    pairs = sorted((place[filler], place[source]) for filler, source in fillers.items())
+    return Plan(
+        steps.shape[1],
+        seed,
+        epoch,
+        rows,
+        offsets,
+        table.longest[ids],
+        table.seconds[ids],
+        table.bucket[ids],
+        np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        splits,
+    )

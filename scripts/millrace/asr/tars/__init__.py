@@ -1,0 +1,1 @@
+"""Tars: headers, members, the index of their addresses."""

@@ -1,0 +1,306 @@
+"""Chains of tar headers: the walk from header to header that reads a page for each, and many such walks at once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from struct import Struct
+from zlib import adler32
+
+from millrace.asr.tars.header import BLOCK, CUT, FILE, CutBody, CutHeader, OddHeader, is_header, read_group
+
+PAGE = 4096
+MAX_WINDOW = 16 * PAGE  # dense tars (members below a page) are read in windows of up to this many bytes
+SEARCH_SHARE = 0.05  # of the pages of all headers: what finding the starts of chains may cost
+MEMBERS_PER_CHAIN = 8  # at least, or a chain is not worth its start
+# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap also where a file
+# system ignores announcements. Both are tried for so many rounds, and the faster goes on.
+CHAIN_THREADS = 1, 8
+_TRIED_ROUNDS = 8
+
+# name, size, its end, checksum, typeflag, magic, first byte of the prefix
+_HEADER = Struct("100s24x11sB12x8sc100x6s82xB")
+_SPACES = 8 * 32
+
+
+class HeaderFile:
+    """A tar opened for reading headers: positioned reads without readahead, and a count of them.
+
+    `reads` counts the reads and `bytes_read` the bytes they ask for, in whole pages as the kernel fetches them.
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self.reads = self.bytes_read = 0
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.total = os.fstat(self.fd).st_size
+        self._advise(0, 0, "POSIX_FADV_RANDOM")
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """`size` bytes at `offset`, fewer only at the end of the file."""
+        data = os.pread(self.fd, size, offset)
+        self.reads += 1
+        self.bytes_read += (-(-(offset + size) // PAGE) - offset // PAGE) * PAGE
+        while len(data) < size and offset + len(data) < self.total:
+            more = os.pread(self.fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def announce(self, offset: int, size: int) -> None:
+        """Ask the kernel to begin reading these bytes; does not wait for them."""
+        self._advise(offset, size, "POSIX_FADV_WILLNEED")
+
+    def cached(self, offset: int) -> bool:
+        """Whether the byte at `offset` can be read without waiting; False where the system cannot tell."""
+        try:
+            return os.preadv(self.fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        except (OSError, AttributeError):
+            return False
+
+    def _advise(self, offset: int, size: int, advice: str) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.posix_fadvise(self.fd, offset, size, getattr(os, advice))
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> HeaderFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Chain:
+    """The members found by walking from one header to the next, until `limit` (a group's offset) or an odd place.
+
+    `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to (kind, link) where
+    the member is no plain file. Afterwards `position` is where the next group should be, and `stop` what stood there
+    (None: nothing odd, the limit was reached; also at the exact end of the file). A chain runs in one thread and has
+    its own counts of reads.
+    """
+
+    def __init__(self, source: HeaderFile, position: int, limit: int, shared: dict[bytes, bytes]) -> None:
+        # A copy of the open file: the same descriptor, other counts.
+        self.source, self.position, self.limit, self.shared = copy(source), position, limit, shared
+        self.source.reads = self.source.bytes_read = 0
+        self.silent = 0  # how many reads `steps` makes between two that it yields before
+        self.search_to = position  # before the walk, look for a header up to here
+        self.starts: list[int] = []
+        self.names: list[bytes] = []
+        self.offsets: list[int] = []
+        self.sizes: list[int] = []
+        self.odd: dict[int, tuple[int, bytes]] = {}
+        self.next: Chain | None = None
+        self.stop: OddHeader | None = None
+        self._window, self._at = b"", 0
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Walk; before each read that leaves the window, yield its (offset, size) so that it can be announced."""
+        if self.search_to > self.position and not (yield from self._search()):
+            return
+        source, window, low, high = self.source, self._window, self._at, 0
+        total, starts, names = source.total, self.starts, self.names
+        offsets, sizes, unpack, pread, fd = self.offsets, self.sizes, _HEADER.unpack_from, os.pread, source.fd
+        quiet, reads, pages = 0, 0, 0
+        position, limit, want, span, before = self.position, self.limit, BLOCK, PAGE, 0
+        while position < limit:
+            at = position - low
+            if position + BLOCK > high:
+                if position >= total:
+                    break
+                # A wide window only where headers are as dense as pages, and only out of pages saved so far: never
+                # more than a page per header in all.
+                count = len(starts)
+                size = want
+                if position - high < PAGE:
+                    touched = -(-high // PAGE) - low // PAGE
+                    dense = count - before >= touched and (count - pages) * PAGE >= 2 * span
+                    span = min(2 * span, MAX_WINDOW) if dense else PAGE
+                    size = max(span - position % PAGE, want)
+                before, low, at = count, position, 0
+                if quiet:
+                    quiet -= 1
+                else:
+                    yield position, size
+                    quiet = self.silent
+                    if self.next is not None:
+                        limit = self.next.begin
+                window = pread(fd, size, position)
+                if len(window) < BLOCK <= total - position:
+                    window = source.pread(BLOCK, position)
+                reads += 1
+                pages += -(-(position + size) // PAGE) - position // PAGE
+                high = low + len(window)
+                if len(window) < BLOCK:
+                    self.stop = CutHeader(position, "the file ends inside a header")
+                    break
+            name, digits, end, check, typeflag, magic, prefix = unpack(window, at)
+            # The common header in few instructions; whatever is not quite like it is left to read_group. The low
+            # half of adler32 is 1 + the sum of the bytes (where that is below 65521).
+            octal = check[:6]
+            if (
+                typeflag == b"0"
+                and end <= 32
+                and digits.isdigit()
+                and octal.isdigit()
+                and (not prefix or (magic == b"ustar\0" and window[at + 508 : at + 512] != b"tar\0"))
+            ):
+                try:
+                    size = int(digits, 8)
+                    good = (adler32(window[at : at + BLOCK]) & 0xFFFF) - sum(check) + _SPACES - 1 == int(octal, 8)
+                except ValueError:
+                    good = False
+                data = position + BLOCK
+                if good and not self.shared and data + size <= total:
+                    cut = name.find(b"\0")
+                    name = name if cut < 0 else name[:cut]
+                    if prefix:
+                        name = window[at + 345 : at + 500].partition(b"\0")[0] + b"/" + name
+                    names.append(name)
+                    starts.append(position)
+                    offsets.append(data)
+                    sizes.append(size)
+                    position = data + ((size + 511) & -512)
+                    continue
+            self._window, self._at = window, low
+            try:
+                group, after = read_group(self._fetch, position, total, self.shared)
+            except OddHeader as error:
+                self.stop = error
+                break
+            window, low = self._window, self._at
+            high = low + len(window) if low <= after else 0  # it may have looked at what is behind a body
+            if group is not None:
+                if group.kind != FILE:
+                    self.odd[len(starts)] = (group.kind, group.link)
+                names.append(group.name)
+                starts.append(position)
+                offsets.append(group.offset)
+                sizes.append(group.size)
+                want = min(group.offset - position, PAGE)
+            position = after
+        self.position = position
+        source.reads += reads
+        source.bytes_read += pages * PAGE
+
+    @property
+    def begin(self) -> int:
+        """Where the chain before this one must land: the first group or, while unknown, where its search began."""
+        return self.starts[0] if self.starts else self.position
+
+    def run(self) -> Chain:
+        """Walk to the end without announcing anything."""
+        for _ in self.steps():
+            pass
+        return self
+
+    def row_of(self, position: int) -> int | None:
+        """The row whose group starts at `position`."""
+        row = bisect_left(self.starts, position)
+        return row if row < len(self.starts) and self.starts[row] == position else None
+
+    def add_cut_member(self, error: CutBody) -> None:
+        """Keep the name of a member whose body the file ends in."""
+        self.odd[len(self.starts)] = (CUT, b"")
+        self.starts.append(error.offset)
+        self.names.append(error.group.name)
+        self.offsets.append(error.group.offset)
+        self.sizes.append(error.group.size)
+
+    def _fetch(self, offset: int, size: int) -> bytes:
+        at = offset - self._at
+        if at < 0 or at + size > len(self._window):
+            end = max(offset + size, offset - offset % PAGE + PAGE)
+            self._window, self._at, at = self.source.pread(end - offset, offset), offset, 0
+        return self._window[at : at + size]
+
+    def _search(self) -> Iterator[tuple[int, int]]:
+        """Look from `position` up to `search_to` for a block with `ustar` and a valid checksum."""
+        position = self.position
+        while position < min(self.search_to, self.source.total):
+            yield position, PAGE
+            window = self.source.pread(PAGE, position)
+            at = ustar_header(window)
+            if at is not None:
+                self.position = position + at
+                return True
+            position += PAGE
+        return False
+
+
+def ustar_header(window: bytes) -> int | None:
+    """The first block of `window` (aligned to blocks) which has the magic of POSIX or GNU tar and a valid checksum."""
+    at = window.find(b"ustar")
+    while at >= 0:
+        if at % BLOCK == 257 and is_header(window[at - 257 : at + 255]):
+            return at - 257
+        at = window.find(b"ustar", at + 1)
+    return None
+
+
+def split(first: Chain, count: int) -> list[Chain]:
+    """`first` and up to `count` - 1 more chains over what is left of the file, at even distances.
+
+    The number is cut so that finding their starts stays a small share of the bytes of the headers themselves.
+    """
+    source, seen = first.source, len(first.starts)
+    if not seen:
+        return [first]
+    here = first.starts[-1]
+    mean = max((here - first.starts[0]) / max(seen - 1, 1), BLOCK)
+    left = source.total - here
+    pages = SEARCH_SHARE * left / mean
+    count = min(count, int(pages / (mean / 2 / PAGE + 1)), int(left / mean / MEMBERS_PER_CHAIN))
+    chains = [first]
+    for part in range(1, count):
+        begin = (here + left * part // count) // PAGE * PAGE
+        chain = Chain(source, begin, source.total, {})
+        chain.search_to = begin + int(min(8 * mean, left / count)) + PAGE
+        chains[-1].next = chain
+        chains.append(chain)
+    return chains
+
+
+def run_together(source: HeaderFile, walks: list[Iterator[tuple[int, int]]]) -> None:
+    """Walk all chains at once: every round announces each chain's next read, then goes on with what has arrived."""
+    rates = {}
+    for threads in CHAIN_THREADS:
+        started, reads = time.perf_counter(), len(walks) * _TRIED_ROUNDS
+        walks = _run(source, walks, threads, _TRIED_ROUNDS)
+        rates[threads] = reads / (time.perf_counter() - started)
+    _run(source, walks, max(rates, key=rates.__getitem__), None)
+
+
+def _run(
+    source: HeaderFile, walks: list[Iterator[tuple[int, int]]], threads: int, rounds: int | None
+) -> list[Iterator[tuple[int, int]]]:
+    """Go `rounds` rounds, or to the end; returns the walks that are not at their end."""
+    parts = [part for part in (walks[number::threads] for number in range(threads)) if part]
+    if len(parts) < 2:
+        return _interleave(source, walks, rounds)
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return [walk for left in pool.map(lambda part: _interleave(source, part, rounds), parts) for walk in left]
+
+
+def _interleave(
+    source: HeaderFile, walks: list[Iterator[tuple[int, int]]], rounds: int | None
+) -> list[Iterator[tuple[int, int]]]:
+    for _ in itertools.count() if rounds is None else range(rounds):
+        going = []
+        for walk in walks:
+            ahead = next(walk, None)
+            if ahead is not None:
+                source.announce(*ahead)
+                going.append(walk)
+        walks = going
+        if not walks:
+            break
+    return walks

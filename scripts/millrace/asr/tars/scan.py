@@ -1,0 +1,355 @@
+"""Where every member of a tar lies: the tar is scanned by its headers only, with several chains of headers at once."""
+
+from __future__ import annotations
+
+
+
+import hashlib
+import os
+import re
+import stat
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from millrace.asr.tars import chain as chain_walk
+from millrace.asr.tars.chain import BLOCK, Chain, HeaderFile, ustar_header
+from millrace.asr.tars.header import FILE, SYMLINK, CutBody, CutHeader, OddHeader, ZeroBlock, is_header, number, rounded
+
+
+
+import os
+
+import numpy as np
+
+from millrace.asr.tars.header import BROKEN_LINK, FILE, HARD_LINK, SYMLINK
+
+
+CHAINS = 32
+"""Chains of headers walked at once inside one tar: about the queue depth at which storage reads fastest."""
+
+FAILED = ("missing", "unreadable", "zero_length", "compressed", "not_a_tar", "changed")
+PARTIAL = ("damaged", "truncated")
+"""Statuses of tars without and with a part of an index; the others are ok, empty, unterminated and concatenated."""
+
+_FIRST_READS = 8  # headers read one by one before the tar is split
+_PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
+_HEADLESS_SEARCH = 1 << 24  # bytes searched for a header where the file does not begin with one
+_CHUNK = 1 << 18
+_MAX_NOTES = 12  # of the reason: a tar may be damaged in thousands of places
+_ZEROS = bytes(_CHUNK)
+_MAGICS = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"\x1f\x9d": "compress",
+}
+_PREFIX = re.compile(rb"(?:\./+)+")
+
+
+@dataclass
+class TarScan:
+    """What a scan found. The arrays are parallel and in the order of the tar, one row per member.
+
+    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 where the member has
+    no bytes to read, and those of the target for a link; `kinds` (uint8) says what it is (tar_header.FILE ...);
+    `recovered` (bool) marks what was found after damage. `status` is one word, `reason` what a person should know.
+    """
+
+    path: str
+    size: int = -1
+    mtime_ns: int = -1
+    status: str = "ok"
+    reason: str = ""
+    names: list[bytes] = field(default_factory=list)
+    offsets: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    kinds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))
+    recovered: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    duplicates: int = 0
+    last_header: int = 0
+    digest: str = ""
+    reads: int = 0
+    bytes_read: int = 0
+
+
+def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
+    """Find all members of the tar at `path`, with up to `chains` chains at once. Does not raise: see `status`."""
+    result = TarScan(os.fspath(path))
+    try:
+        before = os.stat(path)
+        result.size, result.mtime_ns = before.st_size, before.st_mtime_ns
+        if not stat.S_ISREG(before.st_mode):
+            result.status, result.reason = "unreadable", "not a regular file"
+        elif before.st_size == 0:
+            result.status, result.reason = "zero_length", "the file has no bytes"
+        else:
+            with HeaderFile(path) as source:
+                _Assembly(source, result).build(chains)
+                result.digest = digest(source, result.last_header)
+                after = os.fstat(source.fd)
+                result.reads, result.bytes_read = source.reads, source.bytes_read
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                result = TarScan(
+                    result.path, after.st_size, after.st_mtime_ns, "changed", "it changed while it was read"
+                )
+    except FileNotFoundError:
+        result.status, result.reason = "missing", "no such file"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        result = TarScan(result.path, result.size, result.mtime_ns, "unreadable", reason)
+    return result
+
+
+def digest(source: HeaderFile, last_header: int) -> str:
+    """sha256 over the first block, the last member's first header block, and the last block of the file."""
+    tail = max(source.total - BLOCK, 0)
+    return hashlib.sha256(b"".join(source.pread(BLOCK, offset) for offset in (0, last_header, tail))).hexdigest()
+
+
+def bare_name(name: bytes) -> bytes:
+    """The name without its `./` prefix (the prefix, not the characters: `.hidden` stays)."""
+    if not name.startswith(b"./") or len(name) == 2:
+        return name
+    return _PREFIX.sub(b"", name, count=1) if name[2] in b"./" else name[2:]
+
+
+class _Assembly:
+    """The chains of one tar, joined where they land on each other, and what stands at the odd places between them."""
+
+    def __init__(self, source: HeaderFile, result: TarScan) -> None:
+        self.source, self.result = source, result
+        self.names: list[bytes] = []
+        self.offsets: list[int] = []
+        self.sizes: list[int] = []
+        self.odd: dict[int, tuple[int, bytes]] = {}
+        self.recovered_from: int | None = None
+        self.notes: list[str] = []
+        self.flags: set[str] = set()
+
+    def build(self, chains: int) -> None:
+        waiting = self._walk(chains)
+        for chain in waiting:
+            self._count(chain)
+        first = waiting.pop(0)
+        self._append(first, 0)
+        position, stop, shared = first.position, first.stop, first.shared
+        while True:
+            if stop is not None:
+                position = self._odd_place(stop)
+                if position is None:
+                    break
+            elif position >= self.source.total:
+                self._end(position)
+                break
+            # The landing check: a chain counts only from a header on which the walk from the file's beginning lands.
+            while waiting and (not waiting[0].starts or waiting[0].starts[-1] < position):
+                waiting.pop(0)
+            row = waiting[0].row_of(position) if waiting else None
+            if row is not None:
+                walk = waiting.pop(0)
+            else:
+                limit = self.source.total
+                if waiting:
+                    limit = next(start for start in waiting[0].starts if start >= position)
+                walk, row = Chain(self.source, position, limit, shared).run(), 0
+                self._count(walk)
+            self._append(walk, row)
+            position, stop = walk.position, walk.stop
+        self._finish()
+
+    def _walk(self, chains: int) -> list[Chain]:
+        """Walk from the beginning; where the tar is not in the page cache, go on with more chains at once."""
+        source = self.source
+        first = Chain(source, 0, source.total, {})
+        steps, cold = first.steps(), False
+        for count, (offset, _size) in enumerate(steps):
+            cold = cold or not source.cached(offset)
+            if count >= _FIRST_READS:
+                first.silent = _PROBE_EVERY
+            if cold and count >= _FIRST_READS and chains > 1:
+                first.silent = 0
+                walks = chain_walk.split(first, chains)
+                if len(walks) > 1:
+                    chain_walk.run_together(source, [steps, *(walk.steps() for walk in walks[1:])])
+                    # Global PAX headers hold for all that follows, which the later chains could not know.
+                    return walks if not any(walk.shared for walk in walks) else walks[:1]
+                first.silent, chains = source.total, 1
+        return [first]
+
+    def _count(self, chain: Chain) -> None:
+        self.source.reads += chain.source.reads
+        self.source.bytes_read += chain.source.bytes_read
+
+    def _append(self, chain: Chain, row: int) -> None:
+        base = len(self.names) - row
+        if isinstance(chain.stop, CutBody):
+            chain.add_cut_member(chain.stop)
+        self.names += chain.names[row:] if row else chain.names
+        self.offsets += chain.offsets[row:] if row else chain.offsets
+        self.sizes += chain.sizes[row:] if row else chain.sizes
+        self.odd.update((base + at, odd) for at, odd in chain.odd.items() if at >= row)
+        if chain.starts[row:]:
+            self.result.last_header = chain.starts[-1]
+
+    def _odd_place(self, stop: OddHeader) -> int | None:
+        """Where to go on after what stopped the walk, or None at the end."""
+        if isinstance(stop, (CutHeader, CutBody)) and self.source.total >= BLOCK:
+            self._note("truncated", str(stop))
+            return None
+        position = stop.offset
+        if isinstance(stop, ZeroBlock):
+            after = self._after_zeros(position)
+            if after is None:
+                return None
+            if is_header(self.source.pread(BLOCK, after)):
+                self._note("concatenated", f"another archive begins at byte {after:,}")
+                return after
+            found = self._next_header(after)
+            if found is None:
+                self._note("ok", f"{self.source.total - after:,} bytes after the end of the archive are no tar")
+                return None
+            self._note("damaged", f"no header at byte {position:,} but zeros and data")
+        else:
+            if position == 0 and not self.names:
+                kind = next((name for magic, name in _MAGICS.items() if self._head().startswith(magic)), None)
+                if kind:
+                    self._note(
+                        "compressed", f"compressed with {kind}: unpack it, only a plain tar can be read by address"
+                    )
+                    return None
+            found = self._after_damage(position)
+            if found is None:
+                found = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
+            if found is None and not self.names:
+                zipped = self._head().startswith(b"PK\x03\x04")
+                self._note("not_a_tar", "a zip file" if zipped else "no tar header at its beginning")
+                return None
+            self._note("damaged", str(stop))
+        if found is None:
+            self.notes.append("nothing readable after it")
+        elif self.recovered_from is None:
+            self.recovered_from = len(self.names)
+            self.notes.append(f"members from byte {found:,} on are marked recovered")
+        return found
+
+    def _end(self, position: int) -> None:
+        if position > self.source.total:
+            self._note("truncated", "the file ends inside the padding of its last member")
+        else:
+            self._note("unterminated", "no end-of-archive mark: complete, or cut exactly between two members")
+
+    def _note(self, flag: str, text: str) -> None:
+        self.flags.add(flag)
+        self.notes.append(text)
+
+    def _head(self) -> bytes:
+        return self.source.pread(BLOCK, 0)
+
+    def _after_zeros(self, position: int) -> int | None:
+        """The first block after `position` which is not all zeros; None where only zeros follow."""
+        size = 4096
+        while position < self.source.total:
+            window = self.source.pread(size, position)
+            if not _ZEROS.startswith(window):
+                return position + (len(window) - len(window.lstrip(b"\0"))) // BLOCK * BLOCK
+            position, size = position + len(window), _CHUNK
+        return None
+
+    def _after_damage(self, position: int) -> int | None:
+        """Where the body behind a damaged header ends, where it is itself a tar: its headers are not this tar's.
+
+        None where it is no tar, or where the damaged header's size leads neither to a header nor to the end.
+        """
+        block, body = self.source.pread(2 * BLOCK, position), position + BLOCK
+        size = number(block[124:136].ljust(1))
+        if not size or not 0 < size <= self.source.total - body or not is_header(block[BLOCK:]):
+            return None
+        after = body + rounded(size)
+        if is_header(self.source.pread(BLOCK, after)) or self._after_zeros(after) is None:
+            return after
+        return None
+
+    def _next_header(self, position: int, most: int = 0) -> int | None:
+        """The next header after damage: one with `ustar`, or an old one which leads to another or to the end."""
+        end = min(self.source.total, position + most) if most else self.source.total
+        while position < end:
+            window = self.source.pread(_CHUNK, position)
+            at = ustar_header(window)
+            for old in range(0, (len(window) if at is None else at) - BLOCK + 1, BLOCK):
+                if window[old + 148 : old + 154].strip(b" \0").isdigit() and is_header(window[old : old + BLOCK]):
+                    walk = Chain(self.source, position + old, position + old + 1, {}).run()
+                    if walk.starts and self._leads_on(walk.position):
+                        return position + old
+            if at is not None:
+                return position + at
+            position += _CHUNK
+        return None
+
+    def _leads_on(self, position: int) -> bool:
+        block = self.source.pread(BLOCK, position)
+        return position == self.source.total or not block.strip(b"\0") or is_header(block)
+
+    def _finish(self) -> None:
+        result, count = self.result, len(self.names)
+        if len(self.notes) > _MAX_NOTES:
+            self.notes[_MAX_NOTES:] = [f"{len(self.notes) - _MAX_NOTES:,} more places like these"]
+        result.names = [bare_name(name) for name in self.names]
+        result.offsets, result.sizes = np.array(self.offsets, np.int64), np.array(self.sizes, np.int64)
+        result.kinds, result.recovered = np.full(count, FILE, np.uint8), np.zeros(count, bool)
+        if self.recovered_from is not None:
+            result.recovered[self.recovered_from :] = True
+        resolve_links(result.names, result.offsets, result.sizes, result.kinds, self.odd)
+        result.duplicates = count - len(set(result.names))
+        if result.duplicates:
+            self.notes.append(f"{result.duplicates:,} names stand there more than once: the last one counts")
+        odd = Counter(kind for kind in result.kinds.tolist() if kind > SYMLINK)
+        self.notes += [f"{odd[kind]:,} {text}" for kind, text in _COUNTED.items() if odd[kind]]
+        if not count and not self.flags - {"ok"}:
+            self._note("empty", "a tar without members")
+        order = (*FAILED, *PARTIAL, "concatenated", "unterminated", "empty")
+        result.status = next((flag for flag in order if flag in self.flags), "ok")
+        result.reason = "; ".join(self.notes)
+
+
+_COUNTED = {
+    4: "sparse members are not supported",
+    5: "links lead to no file in this tar",
+    7: "members continue in another volume",
+}
+
+
+
+def resolve_links(
+    names: list[bytes], offsets: np.ndarray, sizes: np.ndarray, kinds: np.ndarray, odd: dict[int, tuple[int, bytes]]
+) -> None:
+    """Fill in, in place, the rows in `odd` (row -> (kind, link)): links get their target's bytes, the others none."""
+    for row, (kind, _link) in odd.items():
+        kinds[row], offsets[row], sizes[row] = kind, -1, 0
+    links = {row: entry for row, entry in odd.items() if entry[0] in (HARD_LINK, SYMLINK)}
+    if not links:
+        return
+    rows_of: dict[bytes, list[int]] = {}
+    for row, name in enumerate(names):
+        rows_of.setdefault(os.path.normpath(name), []).append(row)
+
+    def target(row: int) -> int | None:
+        kind, link = links[row]
+        if kind == SYMLINK:
+            path = b"/".join(filter(None, (os.path.dirname(names[row]), link)))
+            return next(reversed(rows_of.get(os.path.normpath(path), [])), None)
+        # A hard link points back: the last member of that name before the link itself.
+        return next((at for at in reversed(rows_of.get(os.path.normpath(link), [])) if at < row), None)
+
+    for row in links:
+        at, seen = row, set()
+        while at is not None and at in links and at not in seen:
+            seen.add(at)
+            at = target(at)
+        if at is None or at in links or kinds[at] != FILE:
+            kinds[row] = BROKEN_LINK
+        else:
+            offsets[row], sizes[row] = offsets[at], sizes[at]

@@ -1,0 +1,1 @@
+"""Steps recorded and profiled, runs compared, the throughput page."""

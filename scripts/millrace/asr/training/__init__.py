@@ -1,0 +1,1 @@
+"""ASR as a task of the training loop, and its runs."""

@@ -1,0 +1,83 @@
+"""A training run in its folder: trained, measured or profiled, and what it came to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from millrace.asr.planning import budgets
+from millrace.asr.training.task import AsrTask
+from millrace.asr.training.options import TrainOptions
+from millrace.asr.throughput.profile import StepProfiler
+from millrace.asr.throughput.recorder import StepRecorder
+from millrace.common.training import loop
+from millrace.common.training import run_folder
+from millrace.common.training.settings import LoopSettings
+from millrace.common.training.ranks import Ranks
+
+# What may change without making it another run: how long, how fast and how talkative it is.
+_FREE = frozenset(
+    ["epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps", "eval_at_start", "log_ids"]
+    + ["tensorboard", "device", "timeout_seconds", "num_workers", "prefetch_factor", "max_open_tars"]
+    + ["max_bad_fraction", "eval_samples", "bucket_dir", "bucket_config"]
+)
+
+
+def run(options: TrainOptions, settings: LoopSettings, folder: str | Path, profile_steps: int = 0) -> dict[str, Any]:
+    """Train in `folder`, from where the same run was left; the summary for metrics.json, on the main rank only.
+
+    With `profile_steps` that many steps are profiled, else every step is measured. Otherwise a run with loader
+    `bucketed` saves its model, and rank 0 tests it on the test split, alone: the other ranks have left by then, so that
+    their devices are not held for it.
+    """
+    ranks, folder = Ranks.from_environment(), Path(folder)
+    task = AsrTask(options)
+    if options.bucket_config:
+        size = ranks.world_size
+        budgets.check_calibration(options.bucket_config, options.model, options.model_options, settings, size)
+    for split in ("dev", "test"):
+        task.held_out(split)
+    with contextlib.ExitStack() as stack:
+        if ranks.is_main:
+            stack.enter_context(run_folder.held(folder))
+            run_folder.claim(folder, identity(options, settings, task))
+        measure = _measure(options, settings, folder, ranks, profile_steps)
+        task.watch = measure.watch
+        stack.enter_context(contextlib.closing(task))
+        stack.enter_context(measure)
+        result = loop.train(task, settings, folder, measure.on_step)
+        if not ranks.is_main:
+            return {}
+        summary = {**result.summary(), "model": options.model, "parameters": result.model.parameter_count}
+        summary |= {"loader": options.loader, "ranks": ranks.world_size}
+        if options.loader == "bucketed" and not profile_steps:
+            result.model.save_pretrained(folder / "model")
+            summary["test"] = task.test(result.model, settings.precision)
+    return summary
+
+
+def identity(options: TrainOptions, settings: LoopSettings, task: AsrTask) -> dict[str, Any]:
+    """What makes this run another one when it changes."""
+    chosen: Mapping[str, Any] = {**asdict(options), **asdict(settings), **task.state_dict()}
+    return {name: value for name, value in sorted(chosen.items()) if name not in _FREE}
+
+
+def _measure(
+    options: TrainOptions, settings: LoopSettings, folder: Path, ranks: Ranks, profile_steps: int
+) -> StepRecorder | StepProfiler:
+    device = None if settings.device == "auto" else settings.device
+    if profile_steps:
+        import torch
+
+        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return StepProfiler(folder, profile_steps, chosen, rank=ranks.rank)
+    names = ("loader", "model", "model_options", "batch_seconds", "num_workers")
+    facts = {name: getattr(options, name) for name in names}
+    names = ("precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
+    facts |= {name: getattr(settings, name) for name in names}
+    return StepRecorder(
+        folder, options.bucket_dir, device, facts=facts, rank=ranks.rank, local_world_size=ranks.local_world_size
+    )

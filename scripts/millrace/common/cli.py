@@ -1,0 +1,161 @@
+"""What every step's command line has in common: parser, log, progress, and errors a person can read."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import functools
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from millrace.common.errors import MillraceError, remade
+
+log = logging.getLogger("millrace")
+
+
+def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
+    """The parser of a step: `doc` is its module docstring, `name` its `__spec__.name`."""
+    summary, _, rest = (doc or "").strip().partition("\n")
+    return argparse.ArgumentParser(
+        prog=f"python -m {name}" if name else None,
+        description=summary,
+        epilog=rest.strip() or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def step(main: Callable[..., None]) -> Callable[..., int]:
+    """Wrap a step's `main(argv=None)`: log to stderr, one clear line and exit code 1 for what the user can mend."""
+
+    @functools.wraps(main)
+    def run(argv: list[str] | None = None) -> int:
+        logging.basicConfig(
+            level=os.environ.get("MILLRACE_LOG", "INFO"),
+            format="%(asctime)s %(levelname)s %(message)s",
+            datefmt="%H:%M:%S",
+            stream=sys.stderr,
+            force=True,
+        )
+        try:
+            main(argv)
+        except MillraceError as error:
+            log.error("%s", error)
+            return 1
+        except KeyboardInterrupt:
+            log.error("interrupted; the same command goes on with what is whole")
+            return 128 + signal.SIGINT
+        except BrokenPipeError:
+            return 1
+        except OSError as error:
+            where = error.filename or "the output folder"
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+                log.error("%s: %s. Name a place that may be written and read", where, error.strerror)
+                return 1
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                log.error(
+                    "%s: the disk is full. Free space and run the same command again; whole files are kept", where
+                )
+                return 1
+            if error.errno in (errno.ENOENT, errno.EIO) and error.filename:
+                log.error("%s: %s. %s", where, error.strerror, remade(where))
+                return 1
+            raise
+        return 0
+
+    return run
+
+
+def positive_float(text: str) -> float:
+    """An argparse type: a number above zero."""
+    value = float(text)
+    if not value > 0 or value == float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0, not {text}")
+    return value
+
+
+def positive_int(text: str) -> int:
+    """An argparse type: a whole number above zero."""
+    value = int(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text}")
+    return value
+
+
+def count(text: str) -> int:
+    """An argparse type: a whole number, 0 or above."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or above, not {text}")
+    return value
+
+
+def json_object(text: str) -> dict:
+    """An argparse type: a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not JSON ({error}): {text}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text}")
+    return value
+
+
+class Progress:
+    """Progress of a long step: a bar with ETA on a terminal, a plain line every `interval` seconds in a log.
+
+    `total` and the amounts given to `advance` are in `unit` (hours, members, rows).
+    """
+
+    def __init__(self, total: float, unit: str, label: str, interval: float = 30.0) -> None:
+        self.total, self.unit, self.label, self.interval = total, unit, label, interval
+        self.done, self.errors = 0.0, 0
+        self.started = self.last = time.monotonic()
+        self.bar = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            layout = "{l_bar}{bar}| {n:.2f}/{total:.2f} {unit} [{elapsed}<{remaining}{postfix}]"
+            self.bar = tqdm(total=total, unit=unit, desc=label, bar_format=layout, dynamic_ncols=True)
+
+    def advance(self, amount: float, errors: int = 0) -> None:
+        """Count `amount` more units as done, and `errors` more as failed."""
+        self.done += amount
+        self.errors += errors
+        if self.bar is not None:
+            self.bar.update(amount)
+            if errors:
+                self.bar.set_postfix(errors=self.errors)
+        elif time.monotonic() - self.last >= self.interval:
+            self.last = time.monotonic()
+            log.info("%s", self.line())
+
+    def line(self) -> str:
+        """One line of plain text: done, total, rate, ETA, errors."""
+        elapsed = max(time.monotonic() - self.started, 1e-9)
+        rate = self.done / elapsed
+        eta = (self.total - self.done) / rate if rate else float("inf")
+        ahead = time.strftime("%H:%M:%S", time.gmtime(eta)) if eta < 86400 else "more than a day" if rate else "unknown"
+        share = 100 * self.done / self.total if self.total else 100.0
+        return (
+            f"{self.label}: {self.done:.2f}/{self.total:.2f} {self.unit} ({share:.0f} %), "
+            f"{rate:.3g} {self.unit}/s, ETA {ahead}, errors {self.errors}"
+        )
+
+    def close(self) -> None:
+        """End the bar, or log the last line."""
+        if self.bar is not None:
+            self.bar.close()
+        else:
+            log.info("%s", self.line())
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

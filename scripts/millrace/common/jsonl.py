@@ -1,0 +1,134 @@
+"""JSON and JSON lines as people really write them: BOMs, UTF-16, NaN literals, cut files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from millrace.common import atomic
+from millrace.common.errors import Damaged
+
+
+class BadJson(ValueError):
+    """The text is not JSON. `reason` is a slug for ledgers, the message is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+def loads(raw: bytes) -> tuple[Any, list[str]]:
+    """Parse one JSON document; return it and the repairs that were needed: `json_bom`, `json_encoding`,
+    `json_control`, `json_nan`, `json_surrogate`.
+
+    Raises BadJson with reason `json_empty`, `json_encoding` or `json_damaged` and the place of the damage.
+    """
+    repairs: list[str] = []
+    if raw[:3] == b"\xef\xbb\xbf":
+        raw, repairs = raw[3:], ["json_bom"]
+    if not raw.strip(b" \t\r\n\0"):
+        raise BadJson("json_empty", "the file is empty" if not raw else "nothing but blanks or zero bytes in the file")
+    try:
+        return orjson.loads(raw), repairs
+    except orjson.JSONDecodeError as strict:
+        return _loads_leniently(raw, repairs, strict)
+
+
+def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tuple[Any, list[str]]:
+    """What orjson refuses and json reads: another encoding, NaN and Infinity, halves of surrogate pairs."""
+    encoding = json.detect_encoding(raw)
+    constants: list[str] = []
+
+    def constant(name: str) -> float:
+        constants.append(name)
+        return float(name.replace("Infinity", "inf"))
+
+    def real(text: str) -> float:
+        value = float(text)
+        return value if math.isfinite(value) else constant(text.replace(text.lstrip("-"), "Infinity"))
+
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        if raw.lstrip()[:1] in (b"{", b"[") and error.reason != "unexpected end of data":
+            raise BadJson("json_encoding", f"not in UTF-8 (byte {error.start}); convert the file to UTF-8") from None
+        raise BadJson("json_damaged", f"not valid JSON ({strict})") from None
+    text = text.lstrip("\ufeff")
+    options = {"parse_constant": constant, "parse_float": real, "parse_int": _integer}
+    found = {"json_encoding": encoding not in ("utf-8", "utf-8-sig")}
+    try:
+        try:
+            value = json.loads(text, **options)
+        except json.JSONDecodeError as error:
+            # A line break or tab typed into a string.
+            found["json_control"] = error.msg.startswith("Invalid control character")
+            value = json.loads(text, strict=False, **options)
+        mended = _without_surrogates(value)
+        # NaN differs from itself, so compare what was read as text.
+        found["json_surrogate"] = repr(mended) != repr(value)
+    except RecursionError:
+        raise BadJson("json_damaged", f"not valid JSON, or nested too deeply ({strict})") from None
+    except ValueError as lenient:
+        place = lenient if isinstance(lenient, json.JSONDecodeError) else strict
+        raise BadJson("json_damaged", f"not valid JSON ({place})") from None
+    found["json_nan"] = bool(constants)
+    return mended, repairs + [name for name, needed in found.items() if needed]
+
+
+def _integer(text: str) -> int | float:
+    # As orjson does: a whole number beyond 64 bits is a float.
+    value = int(text) if len(text) <= 20 else float(text)
+    return value if isinstance(value, float) or -(2**63) <= value < 2**64 else float(value)
+
+
+def _without_surrogates(value: Any) -> Any:
+    """The value with halves of surrogate pairs, which no UTF-8 file can hold, replaced by U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(element) for element in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(element) for key, element in value.items()}
+    return value
+
+
+def read(path: str | os.PathLike) -> Any:
+    """Read a JSON file that Millrace wrote itself; raises Damaged, which is a ValueError, where it is none any more."""
+    try:
+        return orjson.loads(Path(path).read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise Damaged(path, error) from None
+
+
+def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[str]]]:
+    """Yield (row number from 1, value or BadJson, repairs) for every line that is not blank."""
+    with open(path, "rb") as handle:
+        for number, raw in enumerate(handle, 1):
+            if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                yield 1, BadJson("json_encoding", "the file is UTF-16; convert it to UTF-8"), []
+                return
+            if not raw.strip():
+                continue
+            try:
+                value, repairs = loads(raw)
+                yield number, value, repairs
+            except BadJson as bad:
+                yield number, bad, []
+
+
+def write_lines(path: str | os.PathLike, rows: Iterable[Any]) -> None:
+    """Write one compact JSON document a line, atomically, keys in the order given."""
+    with atomic.replacing(path) as partial, open(partial, "wb") as handle:
+        for row in rows:
+            handle.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def canonical(value: Any) -> bytes:
+    """Compact JSON with sorted keys: equal for values that differ only in key order or white space."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)

@@ -1,0 +1,97 @@
+"""The ledger of a stage: rows in = rows out + rejected by reason, or the stage fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from millrace.common.errors import MillraceError
+
+
+@dataclass
+class Ledger:
+    """Counts of one stage, for one scope (a country, a bucket, a partition).
+
+    `rejected` counts what left, by reason; `repaired` and `warnings` count what was kept all the same, and take no
+    part in the balance. `unit` says what one row is (segment, file, member).
+    """
+
+    stage: str
+    scope: str
+    unit: str = "segment"
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: Counter = field(default_factory=Counter)
+    repaired: Counter = field(default_factory=Counter)
+    warnings: Counter = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        for name in ("rejected", "repaired", "warnings"):
+            setattr(self, name, Counter(getattr(self, name)))
+
+    @property
+    def rows_rejected(self) -> int:
+        """Rejects of all reasons."""
+        return sum(self.rejected.values())
+
+    def line(self) -> str:
+        """One line for the log."""
+        text = f"{self.scope}: {self.rows_in} {self.unit}s in, {self.rows_out} out, {self.rows_rejected} rejected"
+        for name in ("rejected", "repaired", "warnings"):
+            if counts := getattr(self, name):
+                text += f"; {name}: " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+        return text
+
+    def too_many_errors(self, choices: Collection[str], max_error_fraction: float) -> str:
+        """A sentence where a larger share than allowed was rejected for other reasons than `choices`, else empty."""
+        errors = self.errors(choices)
+        if sum(errors.values()) <= max_error_fraction * self.rows_in:
+            return ""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda row: -row[1]))
+        return (
+            f"{sum(errors.values())} of {self.rows_in} {self.unit}s are in error ({reasons}), more than "
+            f"max_error_fraction {max_error_fraction:g} allows"
+        )
+
+    def errors(self, choices: Collection[str]) -> dict[str, int]:
+        """Rejects by reason, apart from those by choice of the run."""
+        return {reason: count for reason, count in self.rejected.items() if reason not in choices and count}
+
+    def check(self) -> None:
+        """Raise where rows in differ from rows out plus rejects: something disappeared, or was counted twice."""
+        if self.rows_in != self.rows_out + self.rows_rejected:
+            raise MillraceError(
+                f"the ledger does not add up: {self.rows_in} {self.unit}s in, {self.rows_out} out, "
+                f"{self.rows_rejected} rejected {dict(sorted(self.rejected.items()))}",
+                where=f"{self.stage} {self.scope}",
+                remedy="This is a defect of Millrace, not of the data: please report it with the log",
+            )
+
+    def as_dict(self) -> dict:
+        """JSON-ready, with sorted reasons."""
+        return {
+            "stage": self.stage,
+            "scope": self.scope,
+            "unit": self.unit,
+            "rows_in": self.rows_in,
+            "rows_out": self.rows_out,
+            "rows_rejected": self.rows_rejected,
+            **{name: dict(sorted(getattr(self, name).items())) for name in ("rejected", "repaired", "warnings")},
+        }
+
+    @classmethod
+    def from_dict(cls, value: dict) -> Ledger:
+        """The ledger that `as_dict` described."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
+
+    @classmethod
+    def total(cls, stage: str, scope: str, parts: Iterable[Ledger], unit: str = "segment") -> Ledger:
+        """The sum of ledgers of the same stage."""
+        result = cls(stage, scope, unit)
+        for part in parts:
+            result.rows_in += part.rows_in
+            result.rows_out += part.rows_out
+            for name in ("rejected", "repaired", "warnings"):
+                getattr(result, name).update(getattr(part, name))
+        return result

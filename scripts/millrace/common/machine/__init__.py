@@ -1,0 +1,1 @@
+"""Memory and use of the host and its devices, measured."""

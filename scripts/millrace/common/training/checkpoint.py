@@ -1,0 +1,213 @@
+"""Checkpoints of a run: whole or not there, checked before use, and never fewer than one good one.
+
+    checkpoints/step-00000500/state.pt, checkpoint.json     a folder each, renamed into place when complete
+    checkpoints/last                                         the newest one's name, written after it
+
+checkpoint.json holds the digest of state.pt, so that a torn or flipped byte is seen and the one before is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.common import atomic
+from millrace.common import jsonl
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that is whole. `header` is what checkpoint.json says; `damaged` are newer ones that are not."""
+
+    folder: Path
+    step: int
+    header: dict[str, Any]
+    damaged: tuple[str, ...] = ()
+
+
+class _Digesting(io.RawIOBase):
+    """Writes to a file and digests what goes by. Not seekable, so that torch.save writes front to back."""
+
+    def __init__(self, handle: io.BufferedWriter) -> None:
+        self.handle, self.digest, self.size = handle, hashlib.sha256(), 0
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, block: bytes) -> int:  # type: ignore[override]
+        view = memoryview(block).cast("B")
+        self.digest.update(view)
+        self.size += view.nbytes
+        try:
+            self.handle.write(view)
+        except OSError as error:
+            self.error = error  # torch.save reports a full disk as a defect of its own
+            raise
+        return view.nbytes
+
+
+class Checkpoints:
+    """The checkpoints in one folder. Only one process writes (rank 0); `total_limit` 0 keeps all."""
+
+    def __init__(self, folder: str | os.PathLike, total_limit: int = 3) -> None:
+        self.folder, self.total_limit = Path(folder), total_limit
+
+    def save(self, step: int, state: dict[str, Any], header: dict[str, Any]) -> Path:
+        """Write a checkpoint of optimiser step `step`, then remove the oldest beyond the limit.
+
+        `state` may hold tensors and plain Python values only; `header` is JSON. Raises OSError (disk full) with the
+        older checkpoints untouched.
+        """
+        import torch
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        final = self.folder / f"step-{step:08d}"
+        partial = self.folder / f".{final.name}.{os.getpid()}.partial"
+        partial.mkdir()
+        try:
+            with open(partial / "state.pt", "wb") as handle:
+                digesting = _Digesting(handle)
+                try:
+                    torch.save(state, digesting)
+                except RuntimeError:
+                    if digesting.error:
+                        raise digesting.error from None
+                    raise
+                handle.flush()
+                os.fsync(handle.fileno())
+            atomic.write_json(
+                partial / "checkpoint.json",
+                {
+                    **header,
+                    "format": FORMAT,
+                    "step": step,
+                    "state_bytes": digesting.size,
+                    "state_sha256": digesting.digest.hexdigest(),
+                },
+            )
+            if final.exists():
+                # Only a damaged one can be there: a whole one would have been resumed from, beyond this step.
+                self._remove(final)
+            os.replace(partial, final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        atomic.fsync_folder(self.folder)
+        atomic.write_text(self.folder / "last", f"{final.name}\n")
+        self._prune(step)
+        return final
+
+    def newest(self) -> Found | None:
+        """The newest checkpoint that is whole; None where there is none at all.
+
+        Says what is wrong with damaged ones. Raises MillraceError where all there are are damaged: to begin anew over
+        them must be the user's choice.
+        """
+        damaged: list[str] = []
+        for step, folder in reversed(self._steps()):
+            try:
+                header = self._checked(folder)
+            except _Damaged as problem:
+                log.warning("%s: damaged checkpoint (%s); falling back to the one before", folder, problem)
+                damaged.append(folder.name)
+                continue
+            if damaged:
+                log.warning("%s: resuming from this checkpoint instead of %s", folder, damaged[0])
+            return Found(folder, step, header, tuple(damaged))
+        if damaged:
+            raise MillraceError(
+                f"all {len(damaged)} checkpoints are damaged",
+                where=str(self.folder),
+                remedy="Restore one from a backup, or remove the folder to train from the beginning",
+            )
+        return None
+
+    def load(self, found: Found, mapped: bool = False) -> dict[str, Any]:
+        """The state of a checkpoint on the host; `mapped` where it is copied to a device at once, so that the ranks of
+        a host share its pages."""
+        import torch
+
+        return torch.load(found.folder / "state.pt", map_location="cpu", weights_only=True, mmap=mapped)
+
+    def _checked(self, folder: Path) -> dict[str, Any]:
+        try:
+            header = jsonl.read(folder / "checkpoint.json")
+            size, digest, written_as = header["state_bytes"], header["state_sha256"], header["format"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _Damaged(f"checkpoint.json cannot be read: {getattr(error, 'problem', error)}") from None
+        if written_as != FORMAT:
+            raise MillraceError(
+                f"this checkpoint has format {written_as}, this version reads {FORMAT}",
+                where=str(folder),
+                remedy="Go on with the version of Millrace that wrote it, or train in another folder",
+            )
+        try:
+            found_size = os.path.getsize(folder / "state.pt")
+            if found_size != size:
+                raise _Damaged(f"state.pt has {found_size} bytes instead of {size}")
+            with open(folder / "state.pt", "rb") as handle:
+                if hashlib.file_digest(handle, "sha256").hexdigest() != digest:
+                    raise _Damaged("the content of state.pt has changed")
+        except OSError as error:
+            raise _Damaged(f"state.pt cannot be read: {error}") from None
+        return header
+
+    def _steps(self) -> list[tuple[int, Path]]:
+        try:
+            names = [(_NAME.fullmatch(entry.name), Path(entry.path)) for entry in os.scandir(self.folder)]
+        except FileNotFoundError:
+            return []
+        return sorted((int(match[1]), path) for match, path in names if match)
+
+    def _prune(self, saved: int) -> None:
+        """Remove the oldest beyond the limit, and what is newer than the one just saved: it was damaged, or the run
+        would have gone on from it. What fails the cheap test of size is not counted as one of the kept."""
+        kept = 0
+        for step, folder in reversed(self._steps()):
+            if step > saved or (self.total_limit and kept >= self.total_limit):
+                self._remove(folder)
+            elif step == saved or _looks_whole(folder):
+                kept += 1
+
+    def _remove(self, folder: Path) -> None:
+        # Renamed first, so that a kill leaves no half a checkpoint under a good name.
+        doomed = self.folder / f".{folder.name}.{os.getpid()}.removed.partial"
+        os.replace(folder, doomed)
+        _discard(doomed)
+
+    def _sweep(self) -> None:
+        """Remove what a killed writer left; there is one writer at a time, so all of it is dead."""
+        for entry in os.scandir(self.folder):
+            if entry.name.startswith(".step-") and entry.name.endswith(".partial"):
+                _discard(Path(entry.path))
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class _Damaged(Exception):
+    """What is wrong with a checkpoint."""
+
+
+def _looks_whole(folder: Path) -> bool:
+    try:
+        return jsonl.read(folder / "checkpoint.json")["state_bytes"] == os.path.getsize(folder / "state.pt")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

@@ -1,0 +1,86 @@
+"""Lightning Fabric for the ranks that torchrun has started, whatever else the environment says."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import signal
+import warnings
+from collections.abc import Iterator
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
+from lightning_fabric.strategies import DDPStrategy
+
+from millrace.common.errors import MillraceError
+from millrace.common.training.settings import LoopSettings
+from millrace.common.training.ranks import Ranks, end_with_launcher
+
+
+def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
+    """A Fabric on this rank's device, its process group open (gloo on the CPU, nccl on GPUs).
+
+    Raises MillraceError where there are fewer GPUs than ranks.
+    """
+    end_with_launcher(signal.SIGKILL)
+    device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and torch.cuda.device_count() < ranks.local_world_size:
+        raise MillraceError(
+            f"{ranks.local_world_size} ranks on this node, but {torch.cuda.device_count()} GPUs",
+            remedy="Start one rank per GPU, or set device to cpu",
+        )
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    several = ranks.world_size > 1
+    with warnings.catch_warnings():
+        # Fabric would rather be a CUDA run, or be told by Slurm's variables how many tasks there are.
+        warnings.simplefilter("ignore")
+        fabric = Fabric(
+            accelerator=device,
+            devices=ranks.local_world_size,
+            num_nodes=ranks.nodes,
+            precision=settings.precision,
+            # Named, because Fabric takes a Slurm allocation for a launch by srun and refuses other counts.
+            plugins=[TorchElasticEnvironment() if several else LightningEnvironment()],
+            strategy=DDPStrategy(
+                timeout=datetime.timedelta(seconds=settings.timeout_seconds),
+                find_unused_parameters=bool(settings.find_unused_parameters),
+                gradient_as_bucket_view=True,
+            )
+            if several
+            else "auto",
+        )
+        fabric.launch()
+    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save (StopSignals).
+    end_with_launcher(0)
+    return fabric
+
+
+def autocast(device_type: str, precision: str) -> contextlib.AbstractContextManager:
+    """What Fabric's forward passes do in that precision, where there is no Fabric."""
+    dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
+    return torch.autocast(device_type, dtype=dtype) if dtype else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def peers(ranks: Ranks, where: str) -> Iterator[None]:
+    """Code inside talks to other ranks: raises MillraceError where one of them is gone or silent."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks.world_size == 1 or not _is_lost_peer(error):
+            raise
+        raise MillraceError(
+            f"rank {ranks.rank} has lost another rank ({str(error).splitlines()[0]})",
+            where=where,
+            remedy="Look for the first error among the ranks; the same command goes on from the last checkpoint",
+        ) from error
+
+
+def _is_lost_peer(error: RuntimeError) -> bool:
+    """Whether a collective failed because another rank is gone or silent."""
+    text = str(error)
+    return isinstance(error, torch.distributed.DistError) or any(
+        sign in text for sign in ("gloo", "NCCL", "Connection closed", "Connection reset", "Timed out waiting")
+    )

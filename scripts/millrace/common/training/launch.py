@@ -1,0 +1,89 @@
+"""torchrun with what a cluster needs: stop signals reach the ranks and nobody cuts their saving short, and the exit
+code that asks for a requeue survives.
+
+`python -m millrace.common.training.launch [flags of torchrun] -m <step> [flags of the step]`. Plain torchrun works as well, but
+turns every code into 1, gives its ranks 30 s after SIGTERM, and dies of SIGUSR1 unless told to handle it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from millrace.common.cli import log
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run torchrun's command line; 0, REQUEUE_EXIT_CODE where the ranks stopped in order, 1 where one failed."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    args = run.parse_args(list(sys.argv[1:] if argv is None else argv))
+    # Left to the handlers below: torchrun's would end the ranks after `shutdown_timeout`.
+    args.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
+    asked: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        asked.append(number)
+        children = _children()
+        if not children:
+            raise Requeue  # the ranks have not started yet: other nodes are waited for
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+
+    before = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
+    try:
+        run.run(args)
+    except ChildFailedError as error:
+        codes = {failure.exitcode for failure in error.failures.values()}
+        # torchrun ends the others once the first one has left, so a rank that had saved may die of SIGTERM; and so does
+        # one that was still being started.
+        stopped = codes <= {REQUEUE_EXIT_CODE, *(-number for number in STOP_SIGNALS)}
+        if stopped and (asked or REQUEUE_EXIT_CODE in codes):
+            log.info("the ranks have stopped in order; exit code %d asks for a requeue", REQUEUE_EXIT_CODE)
+            return REQUEUE_EXIT_CODE
+        ended = sorted(
+            (_distance(failure.exitcode), rank, failure.exitcode) for rank, failure in error.failures.items()
+        )
+        log.error("failed: %s", ", ".join(f"rank {rank}: {_named(code)}" for _, rank, code in ended))
+        return 1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _distance(code: int) -> int:
+    """From the cause: a rank that was killed, one that has failed (perhaps for losing that one), one that torchrun
+    has ended."""
+    return 2 if code == -signal.SIGTERM else int(code >= 0)
+
+
+def _named(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _children() -> list[int]:
+    """The processes that this one has started, from /proc."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            if parent == os.getpid():
+                found.append(int(entry.name))
+    return found
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    raise SystemExit(main())

@@ -1,0 +1,301 @@
+"""The training loop of all lanes: ranks, precision, accumulation, schedule, checkpoints, orderly stops, logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from millrace.common.training import devices
+from millrace.common.training import run_log
+from millrace.common.training import seeding
+from millrace.common.training.checkpoint import Checkpoints, Found
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError
+from millrace.common.training.settings import LoopSettings
+from millrace.common.training.position import Position
+from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals
+from millrace.common.training.run_log import Result, known
+from millrace.common.training.schedule import Schedule
+from millrace.common.training.task import Share, Task, weights_digest
+from millrace.common.training.updates import Updates
+from millrace.common.training.meters import Window
+
+
+def train(
+    task: Task, settings: LoopSettings, folder: str | Path, on_step: Callable[[int], None] | None = None
+) -> Result:
+    """Train `task` in `folder`, from its newest checkpoint on; `on_step` is called after every optimiser step.
+
+    Raises Requeue (SystemExit) after a stop signal, when all is saved; MillraceError for what the user can mend, for
+    numbers that are no longer finite, and where another rank has died.
+    """
+    ranks = Ranks.from_environment()
+    with StopSignals() as stop, devices.peers(ranks, str(folder)):
+        return _Loop(task, settings, Path(folder), ranks, stop, on_step).run()
+
+
+class _Loop:
+    def __init__(
+        self,
+        task: Task,
+        settings: LoopSettings,
+        folder: Path,
+        ranks: Ranks,
+        stop: StopSignals,
+        on_step: Callable[[int], None] | None,
+    ) -> None:
+        self.task, self.settings, self.folder, self.ranks, self.stop = task, settings, folder, ranks, stop
+        self.on_step = on_step
+        folder.mkdir(parents=True, exist_ok=True)
+        self.fabric = devices.launch(ranks, settings)
+        self.device = self.fabric.device
+        self.exchange = Exchange(ranks.world_size, settings.timeout_seconds)
+        self.updates = Updates(task, settings, self.fabric)
+        self.position, self.schedule = Position(world_size=ranks.world_size), None
+        self.window = Window(self.device)
+        self.stopping, self.saved_step = False, None
+        self.peak = 0  # bytes; watched step by step, as those who measure steps reset torch's own
+        self.loss: float | None = None
+        self.evaluations: dict[int, dict[str, float]] = {}
+        self.checkpoints = Checkpoints(folder / "checkpoints", settings.save_total_limit)
+
+    @property
+    def finished(self) -> bool:
+        if self.settings.max_steps:
+            return self.position.optimizer_step >= self.settings.max_steps
+        return self.position.epoch >= self.settings.epochs
+
+    def run(self) -> Result:
+        found = self._resume()
+        ids, board = bool(self.settings.log_ids), bool(self.settings.tensorboard)
+        step = found.step if found else -1
+        with run_log.RunLog(self.folder, self.ranks.rank, step, ids=ids, tensorboard=board) as self.log:
+            self.window.clock.lap("setup")
+            self._evaluate_if_due()
+            while not self.finished:
+                self._epoch()
+        model = self.updates.model
+        digest = weights_digest(model)
+        if len(set(self.exchange.gathered(digest))) > 1:
+            raise MillraceError(
+                "the ranks have ended with different weights",
+                where=str(self.folder),
+                remedy="Does the model change weights outside of the optimiser, or leave parameters out of a step?",
+            )
+        resumed = found.step if found else None
+        return Result(model, self.position, self.ranks, self.loss, self.evaluations, resumed, digest)
+
+    def _epoch(self) -> None:
+        at, settings = self.position, self.settings
+        epoch, steps = at.epoch, self._agreed_steps()
+        self._plan_schedule(steps)
+        batches = iter(self.task.loader(epoch, at.step, self.ranks.rank, at.world_size, at.spans))
+        try:
+            while at.epoch == epoch and not self.finished:
+                self._optimiser_step(batches, min(settings.grad_acc, steps - at.step))
+                if at.step == steps:
+                    if next(batches, None) is not None:
+                        raise MillraceError(f"the loader has more than {steps} batches", where=f"epoch {epoch}")
+                    self.log.line("epoch", at.optimizer_step, {"epoch": epoch, "epoch_samples": at.epoch_samples})
+                    at.end_epoch()
+                self._after_step()
+        finally:
+            if hasattr(batches, "close"):
+                batches.close()
+
+    def _agreed_steps(self) -> int:
+        at = self.position
+        steps = self.exchange.gathered(self.task.steps_per_epoch(at.epoch, at.world_size, at.spans))
+        if len(set(steps)) > 1:
+            raise MillraceError(
+                f"the ranks plan different numbers of steps: {steps}",
+                where=f"epoch {at.epoch}",
+                remedy="Do all of them see the same data and settings?",
+            )
+        if steps[0] <= at.step:
+            raise MillraceError(
+                f"the plan has {steps[0]} steps, of which {at.step} are done",
+                where=f"epoch {at.epoch}",
+                remedy="Is there any data, and is it what the checkpoint was trained on?",
+            )
+        return steps[0]
+
+    def _plan_schedule(self, steps: int) -> None:
+        """Lead the learning rate to the end of the run, as far as it can be seen from here."""
+        at, settings = self.position, self.settings
+        total = settings.max_steps
+        if not total:
+            later = settings.epochs - at.epoch - 1
+            whole = self.task.steps_per_epoch(at.epoch + 1, at.world_size) if later and at.spans else steps
+            total = at.optimizer_step + math.ceil((steps - at.step) / settings.grad_acc)
+            total += later * math.ceil(whole / settings.grad_acc)
+        if self.schedule is None:
+            warmup = settings.warmup_steps or math.ceil(settings.warmup_ratio * total)
+            self.schedule = Schedule(settings.lr_scheduler_type, warmup, total, settings.min_lr_ratio)
+        self.schedule.move_end(at.optimizer_step, total)
+
+    def _optimiser_step(self, batches: Iterator[Any], count: int) -> None:
+        """One update from `count` batches of every rank."""
+        at, clock, step = self.position, self.window.clock, self.position.optimizer_step + 1
+        self.updates.clear()
+        clock.lap("idle")
+        weight, samples = 0.0, 0
+        ids: list[Any] = []
+        for micro in range(count):
+            share, more = self._next(batches, at.step + micro), micro + 1 < count
+            loss = self.updates.forward(share, more)
+            clock.lap("forward")
+            self.updates.backward(loss, share, more)
+            clock.lap("backward")
+            self.window.add(loss, share)
+            weight += share.weight
+            samples += len(share.ids)
+            ids.extend(share.ids.tolist() if self.settings.log_ids else ())
+        total, stopping, all_samples = self.exchange.sums([weight, float(self.stop.requested), samples])
+        clock.lap("sync")
+        self.stopping = stopping > 0
+        if total > 0:
+            self.updates.apply(total, count, step, self.schedule.factor(at.optimizer_step))
+        else:
+            log.warning("step %d: no rank has a usable sample; the weights stay", step)
+        clock.lap("optimiser")
+        at.step += count
+        at.optimizer_step = step
+        at.samples += round(all_samples)
+        at.epoch_samples += round(all_samples)
+        self.log.ids(step, at.epoch, ids)
+
+    def _next(self, batches: Iterator[Any], step: int) -> Share:
+        at = self.position
+        # Whatever a loader draws without an address depends on the step alone, and leaves the model's draws alone.
+        with seeding.addressed(self.settings.seed, "loader", at.epoch, step, self.ranks.rank):
+            batch = next(batches, None)
+        if batch is None:
+            raise MillraceError(f"the loader of rank {self.ranks.rank} ended at step {step}", where=f"epoch {at.epoch}")
+        ids = np.asarray(self.task.batch_ids(batch))
+        self.window.clock.lap("data_wait")
+        if self.device.type != "cpu" and len(ids):
+            move = getattr(batch, "to", None)
+            batch = move(self.device, non_blocking=True) if move else self.fabric.to_device(batch)
+        self.window.clock.lap("copy")
+        return Share(batch, ids)
+
+    def _after_step(self) -> None:
+        step, settings = self.position.optimizer_step, self.settings
+        self.log.step(step, self.schedule.total_steps)
+        if self.device.type == "cuda":
+            self.peak = max(self.peak, torch.cuda.max_memory_allocated())
+        if step % settings.log_steps == 0 or self.finished:
+            self._write_line()
+        if self.on_step is not None:
+            self.on_step(step)
+        if self.stopping or self.finished or (settings.save_steps and step % settings.save_steps == 0):
+            self._save()
+        if self.stopping:
+            raise Requeue
+        self._evaluate_if_due()
+
+    def _write_line(self) -> None:
+        """One line of metrics.jsonl: what happened since the last one, on all ranks."""
+        at = self.position
+        self.updates.check_finite(at.optimizer_step)
+        found = self.window.close(self.exchange)
+        self.loss = found["loss"]
+        at.seconds += found["seconds"]
+        line = {"epoch": at.epoch, "world_size": at.world_size, "lr": self.updates.lr, **found}
+        line |= {"grad_norm": self.updates.grad_norm, "samples": at.samples}
+        if self.device.type == "cuda":
+            line["peak_memory_bytes"] = max(self.exchange.gathered(self.peak))
+            self.peak = 0
+        self.log.line("train", at.optimizer_step, line)
+
+    def _evaluate_if_due(self) -> None:
+        step, settings = self.position.optimizer_step, self.settings
+        periodic = step > 0 and settings.eval_steps and step % settings.eval_steps == 0
+        due = self.finished or periodic or (step == 0 and settings.eval_at_start)
+        if not due or step in self.evaluations:
+            return
+        model = self.updates.model
+        model.eval()
+        with seeding.preserved(), torch.no_grad(), self.fabric.autocast():
+            metrics = self.exchange.from_main(self.task.evaluate(model, self.fabric))
+        model.train()
+        self.evaluations[step] = metrics
+        self.log.line("eval", step, {"metrics": metrics})
+        self.log.sync()
+        self.window.clock.lap("evaluate")
+
+    def _save(self) -> None:
+        step = self.position.optimizer_step
+        if self.saved_step == step:
+            return
+        self.updates.check_finite(step)
+        per_rank = self.exchange.gathered({"rng": seeding.plain_rng_state(), "window": self.window.state_dict()})
+        self.log.sync()
+        if self.ranks.is_main:
+            position = self.position.as_dict()
+            state = {
+                **self.updates.state_dict(),
+                "schedule": self.schedule.as_dict(),
+                "length": self.settings.length,
+                "position": position,
+                "ranks": per_rank,
+                "task": self.task.state_dict(),
+            }
+            header = {"seed": self.settings.seed, "torch": str(torch.__version__), "position": position}
+            self.checkpoints.save(step, state, header)
+        self.exchange.from_main(None)  # nobody leaves, or goes on, before it is on the disk
+        self.saved_step = step
+        self.window.clock.lap("save")
+
+    def _resume(self) -> Found | None:
+        """Take up the newest good checkpoint, and cut the logs back to it."""
+        found, problem, lines = None, None, (None, {})
+        if self.ranks.is_main:
+            try:
+                found = self.checkpoints.newest()
+                step = found.step if found else -1
+                run_log.truncate(self.folder / run_log.METRICS, step)
+                run_log.truncate_ids(self.folder, step)
+                lines = known(self.folder / run_log.METRICS)
+            except MillraceError as error:
+                problem = (error.problem, error.where, error.remedy)
+        found, problem, (self.loss, self.evaluations) = self.exchange.from_main((found, problem, lines))
+        if problem:
+            raise MillraceError(*problem)
+        seeding.seed_all(self.settings.seed, "rank", self.ranks.rank)
+        if found is None:
+            self.position.enter(self.ranks.world_size)
+            return None
+        if found.header["seed"] != self.settings.seed:
+            raise MillraceError(
+                f"the checkpoint was trained with seed {found.header['seed']}, not {self.settings.seed}",
+                where=str(found.folder),
+                remedy="Set that seed, or train in another folder",
+            )
+        self._load(self.checkpoints.load(found, mapped=self.device.type != "cpu"), found)
+        return found
+
+    def _load(self, state: dict[str, Any], found: Found) -> None:
+        self.updates.load_state_dict(state, found.step)
+        self.task.load_state_dict(state["task"])
+        if state["length"] == self.settings.length:
+            self.schedule = Schedule(**state["schedule"])
+        self.position = Position.from_dict(state["position"])
+        self.position.enter(self.ranks.world_size)
+        per_rank, rank = state["ranks"], self.ranks.rank
+        if len(per_rank) == self.ranks.world_size:
+            mine = [per_rank[rank]]
+            seeding.set_rng_state(per_rank[rank]["rng"])
+        else:
+            mine = per_rank if rank == 0 else []
+            seeding.seed_all(self.settings.seed, "rank", rank, self.ranks.world_size, self.position.optimizer_step)
+        self.window.load([part["window"] for part in mine])
+        self.saved_step = found.step
+        if self.ranks.is_main:
+            log.info("resuming from %s (epoch %d, step %d)", found.folder, self.position.epoch, self.position.step)

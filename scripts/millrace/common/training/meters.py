@@ -1,0 +1,157 @@
+"""Meters of a run: where the time goes, and sums of what was trained on."""
+
+from __future__ import annotations
+
+
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+from millrace.common.training.ranks import Exchange
+from millrace.common.training.task import Share
+
+# In the order of a step. `sync`: the ranks tell each other weights and flags, so it holds the wait for the slowest;
+# gradients travel during `backward`. `idle`: the rest of a step (logging, the host's own work).
+PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
+# Not part of a step: left out of rates and shares.
+APART = ("setup", "evaluate", "save")
+_FOLD_AT = 4096
+
+
+class Clock:
+    """Cuts time into laps: what passed since the last mark belongs to the name given at the next one.
+
+    On a GPU the marks are CUDA events in the training stream, so that laps are the device's time and nothing waits
+    for it: `data_wait` is how long the GPU stood still for data, not how long the host did. On the CPU it is the wall
+    clock. Laps leave no gaps: the shares add up to 1.
+    """
+
+    def __init__(self, device_type: str = "cpu") -> None:
+        self.device_type = device_type
+        self._seconds: Counter[str] = Counter()
+        self._marks: list[tuple[str, Any]] = []
+        self._marks.append(("", self._mark()))
+
+    def lap(self, name: str) -> None:
+        """End a lap named `name`, and begin the next one."""
+        self._marks.append((name, self._mark()))
+        if len(self._marks) > _FOLD_AT:
+            self._fold()
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by name since `restart`; waits for the device."""
+        self._fold()
+        return dict(self._seconds)
+
+    def restart(self) -> None:
+        """Forget all laps but the last mark."""
+        self._fold()
+        self._seconds.clear()
+
+    def _mark(self) -> Any:
+        if self.device_type != "cuda":
+            return time.perf_counter()
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _fold(self) -> None:
+        if self.device_type == "cuda":
+            self._marks[-1][1].synchronize()
+        for (_, begin), (name, end) in zip(self._marks, self._marks[1:], strict=False):
+            self._seconds[name] += begin.elapsed_time(end) / 1000 if self.device_type == "cuda" else end - begin
+        self._marks = self._marks[-1:]
+
+
+class Meters:
+    """Sums since the last line of the log, on one rank; `merged` adds up the ranks.
+
+    Tasks count what they like, by name. Two counts `x` and `padded_x` (seconds of audio, tokens, FLOPs; `x` of them
+    useful) give the share of padding in that unit.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+
+    def add(self, counts: Mapping[str, float]) -> None:
+        """Add each count to the sum of its name."""
+        for name, count in counts.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(count)
+
+    def clear(self) -> None:
+        """Forget all sums."""
+        self.sums.clear()
+
+
+def merged(per_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The sums over ranks, added in the order of ranks, keys sorted."""
+    total = Meters()
+    for sums in per_rank:
+        total.add(sums)
+    return dict(sorted(total.sums.items()))
+
+
+def figures(sums: Mapping[str, float], laps: Mapping[str, float]) -> dict[str, Any]:
+    """What a line of metrics.jsonl says: counts and their rates, padding and time shares (0 to 1), seconds.
+
+    `sums` are those of all ranks, `laps` the seconds of one rank by phase. Rates are those of the whole run.
+    """
+    seconds = sum(spent for name, spent in laps.items() if name not in APART)
+    shares = {name: laps.get(name, 0.0) / seconds if seconds else 0.0 for name in PHASES}
+    found: dict[str, Any] = {"seconds": seconds, "time_share": shares}
+    found["counts"] = dict(sums)
+    found["per_second"] = {name: count / seconds if seconds else 0.0 for name, count in sums.items()}
+    found["padding"] = {
+        name: 1.0 - sums[name] / sums[f"padded_{name}"] for name in sums if sums.get(f"padded_{name}", 0.0) > 0
+    }
+    return found
+
+
+
+class Window:
+    """Sums of losses, weights and counts, and the clock. The loss stays on the device, so that nothing waits for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.clock, self.meters, self.weight = Clock(device.type), Meters(), 0.0
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, loss: torch.Tensor, share: Share) -> None:
+        """Count a batch and its mean loss."""
+        if share.weight:
+            self._loss += loss.detach().double() * share.weight
+        self.weight += share.weight
+        self.meters.add({"samples": len(share.ids), **share.counts})
+
+    def close(self, exchange: Exchange) -> dict[str, Any]:
+        """The figures of all ranks (`loss` is None where nothing had weight); begins the next window."""
+        parts = exchange.gathered((float(self._loss), self.weight, self.meters.sums))
+        weight = math.fsum(part[1] for part in parts)
+        loss = math.fsum(part[0] for part in parts) / weight if weight else None
+        found = {"loss": loss, "weight": weight, **figures(merged([part[2] for part in parts]), self.clock.seconds())}
+        self._loss.zero_()
+        self.weight = 0.0
+        self.meters.clear()
+        self.clock.restart()
+        return found
+
+    def state_dict(self) -> dict[str, float]:
+        """The loss so far. Counts and times belong to the process: rates are not those of two runs mixed."""
+        return {"loss": float(self._loss), "weight": self.weight}
+
+    def load(self, parts: Sequence[dict[str, float]]) -> None:
+        """Take up the sum of states."""
+        self._loss.fill_(math.fsum(part["loss"] for part in parts))
+        self.weight = math.fsum(part["weight"] for part in parts)

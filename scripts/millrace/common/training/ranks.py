@@ -1,0 +1,166 @@
+"""Ranks of a run: who we are (torchrun's environment), what ranks tell each other, and orderly stops."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError
+
+# What the rules set before Python starts. One thread per numeric library: ranks and workers are the parallelism.
+# Expandable segments keep batches of many shapes from fragmenting CUDA memory; parallel launch lets the ranks of one
+# host start NCCL kernels without waiting for each other.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "TORCH_NUM_THREADS": "1",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "NCCL_LAUNCH_MODE": "PARALLEL",
+}
+
+# sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a batch script
+# does with `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. torchrun turns every failure into 1: see launch.py.
+REQUEUE_EXIT_CODE = 75
+_PR_SET_PDEATHSIG = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class Requeue(SystemExit):
+    """The run was asked to stop and has saved; the same command goes on from there. Exits with REQUEUE_EXIT_CODE."""
+
+    def __init__(self) -> None:
+        super().__init__(REQUEUE_EXIT_CODE)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the processes of a run."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+    @classmethod
+    def from_environment(cls) -> Ranks:
+        """What torchrun has set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); alone where it has set nothing.
+
+        Raises MillraceError where only a part is set, or the numbers do not fit together.
+        """
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        texts = {name: os.environ[name] for name in names if os.environ.get(name)}
+        if not texts.keys() & {"RANK", "LOCAL_RANK"}:
+            return cls()
+        try:
+            found = cls(*(int(texts[name]) for name in names))
+        except (KeyError, ValueError):
+            raise _bad_environment(names) from None
+        fits = 0 <= found.rank < found.world_size and 0 <= found.local_rank < found.local_world_size
+        if not fits or found.world_size % found.local_world_size:
+            raise _bad_environment(names)
+        return found
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes what is written once."""
+        return self.rank == 0
+
+    @property
+    def nodes(self) -> int:
+        """How many hosts the run is on."""
+        return self.world_size // self.local_world_size
+
+
+def _bad_environment(names: Sequence[str]) -> MillraceError:
+    found = ", ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in names)
+    return MillraceError(
+        f"the environment does not say which rank this is ({found})",
+        remedy="Start several ranks with torchrun, with the same --nproc_per_node on every node; unset these for one",
+    )
+
+
+def end_with_launcher(signal_number: int) -> None:
+    """Have this rank get a signal when torchrun dies, 0 for none; does nothing outside of torchrun."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        with contextlib.suppress(OSError, AttributeError):  # Linux only
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal_number))
+
+
+class Exchange:
+    """Small values between the ranks, host to host over gloo: never waits for a device, and fails at once where a
+    rank has died, because its sockets close. Every rank must make the same calls in the same order."""
+
+    def __init__(self, world_size: int, timeout_seconds: float = 600.0) -> None:
+        self.world_size, self._group = world_size, None
+        if world_size > 1:
+            import datetime
+
+            import torch.distributed as dist
+
+            self._dist = dist
+            if dist.get_backend() != "gloo":
+                self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds))
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """The sum over ranks of every value, in float64; the same bits on every rank."""
+        if self.world_size == 1:
+            return [float(value) for value in values]
+        import torch
+
+        tensor = torch.tensor(values, dtype=torch.float64)
+        self._dist.all_reduce(tensor, group=self._group)
+        return tensor.tolist()
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        self._dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def from_main(self, value: Any) -> Any:
+        """The value of rank 0; the others wait for it."""
+        if self.world_size == 1:
+            return value
+        values = [value]
+        self._dist.broadcast_object_list(values, src=0, group=self._group, device="cpu")
+        return values[0]
+
+
+class StopSignals:
+    """While active, SIGTERM and SIGUSR1 set `requested` instead of ending the process."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._parent = os.getppid()
+        self._before: dict[int, Any] = {}
+
+    def _note(self, number: int, frame: object) -> None:
+        if not self._asked:
+            log.warning("%s: finishing the step, then saving", signal.Signals(number).name)
+        self._asked = True
+
+    @property
+    def requested(self) -> bool:
+        """Whether to stop: a signal has come, or torchrun is dead, and another run may begin in the same folder."""
+        if not self._asked and "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
+            log.warning("the launcher is dead: finishing the step, then saving")
+            self._asked = True
+        return self._asked
+
+    def __enter__(self) -> StopSignals:
+        self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,96 @@
+"""The folder of a training run: what it was trained with, so that a changed run never goes on from other weights."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from millrace.common import atomic
+from millrace.common import jsonl
+from millrace.common.workflow import partitions
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError
+
+NOTE = "run.json"
+PREVIOUS = "previous"
+_LOCK = ".lock"
+_KEPT = (NOTE, PREVIOUS)
+
+
+@contextlib.contextmanager
+def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
+    """Keep other processes out of `folder` while this one trains in it: two would write one log and one checkpoint.
+
+    Waits `patience` seconds, for the ranks of a launcher that was killed end their step first; then raises
+    MillraceError. Call it on one rank. Where the file system has no locks, nobody is kept out.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Of the process (lockf), not of the open file: workers inherit files, and may live a little longer.
+    with open(folder / _LOCK, "ab") as handle:
+        deadline, told = time.monotonic() + patience, False
+        while not _locked(handle.fileno()):
+            if time.monotonic() >= deadline:
+                raise MillraceError(
+                    "another process is training here",
+                    where=str(folder),
+                    remedy="Wait for it or end it, or name another --output_dir. Several ranks of one run are started "
+                    "with millrace.common.training.launch, not with srun alone",
+                )
+            if not told:
+                log.warning("%s: another process is training here; waiting %.0f s for it to end", folder, patience)
+            told = True
+            time.sleep(0.2)
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
+    """Make `folder` the folder of the run that `identity` describes; return the run's digest.
+
+    A folder of the same run is left as it is: the run goes on. What another run has left is moved to
+    `previous/<its digest>`, where its checkpoints stay whole. Call it on one rank, before the others look.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = partitions.digest(identity)[:12]
+    before = _known(folder)
+    if before == digest:
+        return digest
+    stale = [path for path in sorted(folder.iterdir()) if path.name not in _KEPT and not path.name.startswith(".")]
+    if stale:
+        target = _free(folder / PREVIOUS / (before or "unknown"))
+        target.mkdir(parents=True)
+        for path in stale:
+            path.rename(target / path.name)
+        log.info("%s holds another run; it was moved to %s, and this one begins anew", folder, target)
+    atomic.write_json(folder / NOTE, {"digest": digest, "run": identity})
+    return digest
+
+
+def _known(folder: Path) -> str | None:
+    try:
+        return str(jsonl.read(folder / NOTE)["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _free(path: Path) -> Path:
+    number, candidate = 1, path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate

@@ -1,0 +1,193 @@
+"""What a run writes while it trains: metrics.jsonl, TensorBoard events, a progress bar, sample ids."""
+
+from __future__ import annotations
+
+
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from millrace.common import atomic
+from millrace.common.cli import log
+
+
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from millrace.common import jsonl
+from millrace.common.training.position import Position
+from millrace.common.training.ranks import Ranks
+
+METRICS = "metrics.jsonl"
+
+
+def truncate(path: Path, step: int) -> None:
+    """Remove the lines past optimiser step `step` (the run will write them again), and a line that was cut."""
+    if not path.exists():
+        return
+    kept = [raw for raw in _whole_lines(path) if orjson.loads(raw)["step"] <= step]
+    atomic.write_if_changed(path, b"".join(kept))
+
+
+def truncate_ids(folder: Path, step: int) -> None:
+    """`truncate` the sample ids of all ranks, also of those that are no more."""
+    for path in sorted(folder.glob("sample_ids.*.jsonl")):
+        truncate(path, step)
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as handle:
+        for raw in handle:
+            try:
+                whole = raw.endswith(b"\n") and isinstance(orjson.loads(raw)["step"], int)
+            except (ValueError, KeyError, TypeError):
+                whole = False
+            if whole:
+                yield raw
+
+
+class RunLog:
+    """The log of one rank: rank 0 writes metrics, every rank its ids (where asked for). Close it at the end.
+
+    `resumed_step` is the optimiser step the run goes on from, -1 for one that begins; `total_steps` may change.
+    """
+
+    def __init__(self, folder: Path, rank: int, resumed_step: int, *, ids: bool, tensorboard: bool) -> None:
+        self.folder, self.rank = folder, rank
+        self._metrics: BinaryIO | None = None
+        self._ids: BinaryIO | None = None
+        self._board: Any = None
+        self._bar: Any = None
+        if rank == 0:
+            self._metrics = open(folder / METRICS, "ab")  # noqa: SIM115 - lives as long as the run
+            if tensorboard:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resumed_step + 1)
+            if sys.stderr.isatty():
+                from tqdm import tqdm
+
+                self._bar = tqdm(desc="training", unit="step", initial=max(resumed_step, 0), dynamic_ncols=True)
+        if ids:
+            self._ids = open(folder / f"sample_ids.{rank}.jsonl", "ab")  # noqa: SIM115
+
+    def step(self, step: int, total_steps: int) -> None:
+        """Move the progress bar."""
+        if self._bar is not None:
+            self._bar.total = total_steps
+            self._bar.update(step - self._bar.n)
+
+    def ids(self, step: int, epoch: int, ids: list[int | str]) -> None:
+        """Note the samples of this rank in an optimiser step."""
+        if self._ids is not None:
+            self._write(self._ids, {"step": step, "epoch": epoch, "ids": ids})
+
+    def line(self, event: str, step: int, figures: dict[str, Any]) -> None:
+        """Write one line of metrics.jsonl, its numbers to TensorBoard, and its gist to the log."""
+        if self._metrics is None:
+            return
+        self._write(self._metrics, {"event": event, "step": step, **figures})
+        if self._board is not None:
+            for name, value in _scalars(event, figures):
+                self._board.add_scalar(name, value, step)
+            self._board.flush()
+        if event == "train":
+            gist = self._gist(figures)
+            if self._bar is not None:
+                self._bar.set_postfix_str(gist)
+            else:
+                log.info("step %d: %s", step, gist)
+        elif event == "eval":
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in _scalars("eval", figures))
+            log.info("step %d: %s", step, shown)
+
+    @staticmethod
+    def _gist(figures: dict[str, Any]) -> str:
+        rates, padding = figures["per_second"], figures["padding"]
+        parts = [f"loss {figures['loss']:.4f}" if figures["loss"] is not None else "no samples"]
+        parts.append(f"{rates.get('samples', 0.0):.1f} samples/s")
+        if "audio_seconds" in rates:
+            parts.append(f"{rates['audio_seconds']:.0f} audio-s/s")
+        if padding:
+            parts.append(f"padding {100 * padding.get('audio_seconds', next(iter(padding.values()))):.1f} %")
+        parts.append(f"data wait {100 * figures['time_share']['data_wait']:.1f} %")
+        return ", ".join(parts)
+
+    @staticmethod
+    def _write(handle: BinaryIO, line: dict[str, Any]) -> None:
+        handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+        handle.flush()
+
+    def sync(self) -> None:
+        """Bring the lines to the disk, so that a checkpoint never knows more than they do."""
+        for handle in (self._metrics, self._ids):
+            if handle is not None:
+                os.fsync(handle.fileno())
+
+    def close(self) -> None:
+        """Close all files and the bar."""
+        for thing in (self._metrics, self._ids, self._board, self._bar):
+            if thing is not None:
+                thing.close()
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _scalars(prefix: str, figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from _scalars(f"{prefix}/{name}", value)
+        elif isinstance(value, int | float):
+            yield f"{prefix}/{name}", float(value)
+
+
+
+@dataclass
+class Result:
+    """`model` is the trained one, the same on every rank (`digest` is of its bits).
+
+    `loss` is that of the last line of metrics.jsonl, `evaluations` the metrics by optimiser step; `resumed_step` is
+    None where the run began anew.
+    """
+
+    model: torch.nn.Module
+    position: Position
+    ranks: Ranks
+    loss: float | None
+    evaluations: dict[int, dict[str, float]]
+    resumed_step: int | None
+    digest: int
+
+    def summary(self) -> dict[str, Any]:
+        """For metrics.json: counts, the last loss, the first and last evaluation."""
+        steps = sorted(self.evaluations)
+        return {
+            "epochs": self.position.epoch,
+            "optimizer_steps": self.position.optimizer_step,
+            "samples": self.position.samples,
+            "seconds": self.position.seconds,
+            "world_sizes": [list(pair) for pair in self.position.history],
+            "loss": self.loss,
+            "first_evaluation": {"step": steps[0], **self.evaluations[steps[0]]} if steps else None,
+            "last_evaluation": {"step": steps[-1], **self.evaluations[steps[-1]]} if steps else None,
+        }
+
+
+def known(path: Path) -> tuple[float | None, dict[int, dict[str, float]]]:
+    """The last loss and the evaluations that a metrics.jsonl holds."""
+    rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
+    losses = [row["loss"] for row in rows if row["event"] == "train"]
+    return losses[-1] if losses else None, {row["step"]: row["metrics"] for row in rows if row["event"] == "eval"}

@@ -1,0 +1,59 @@
+"""Learning rates: a warm-up, then cosine, linear or constant. Pure in the step, and steady where the end moves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from millrace.common.errors import MillraceError
+
+KINDS = ("cosine", "linear", "constant")
+
+
+@dataclass
+class Schedule:
+    """The factor of the learning rate at optimiser step 0, 1, ... of `total_steps`.
+
+    Warm-up: (step + 1) / (warmup_steps + 1). Then, with the share p of the way from there to the end: cosine
+    m + (1 - m) (1 + cos(pi p)) / 2, linear m + (1 - m) (1 - p), constant 1, where m is `min_lr_ratio`.
+
+    The number of steps ahead changes with the number of ranks and the plan of each epoch. `move_end` then leads from
+    the share reached to the new end, without a jump.
+    """
+
+    kind: str
+    warmup_steps: int
+    total_steps: int
+    min_lr_ratio: float = 0.0
+    anchor_step: int = 0
+    anchor_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise MillraceError(f"unknown schedule {self.kind!r}", where="lr_scheduler_type", remedy=f"One of {KINDS}")
+        self.anchor_step = max(self.anchor_step, self.warmup_steps)
+
+    def share(self, step: int) -> float:
+        """The share (0 to 1) of the way from the end of the warm-up to the end of the run."""
+        ahead = self.total_steps - self.anchor_step
+        done = min(max(step - self.anchor_step, 0) / ahead, 1.0) if ahead > 0 else float(step >= self.total_steps)
+        return self.anchor_share + (1.0 - self.anchor_share) * done
+
+    def factor(self, step: int) -> float:
+        """What the learning rate is multiplied by at `step`."""
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        if self.kind == "constant":
+            return 1.0
+        share = self.share(step)
+        shape = (1.0 + math.cos(math.pi * share)) / 2.0 if self.kind == "cosine" else 1.0 - share
+        return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * shape
+
+    def move_end(self, step: int, total_steps: int) -> None:
+        """From `step` on, lead to `total_steps` instead; nothing changes where that was the end already."""
+        if total_steps != self.total_steps:
+            self.anchor_share, self.anchor_step = self.share(step), max(step, self.warmup_steps)
+            self.total_steps = total_steps
+
+    def as_dict(self) -> dict:
+        return asdict(self)

@@ -1,0 +1,137 @@
+"""Addressed randomness: every draw derives from a seed and names (epoch, sample id, ...), never from what ran before.
+
+So a draw is the same for any number of ranks and workers and after a resume, and differs between epochs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from millrace.common.training.ranks import STOP_SIGNALS
+
+
+def derive(seed: int, *names: int | str | bytes) -> int:
+    """A seed (0 to 2^63 - 1) for the address `names` under `seed`: BLAKE2b, the same on every machine and version.
+
+    `derive(1, "a", "b")` and `derive(1, "ab")` differ, and so do `derive(1, 2)` and `derive(1, "2")`.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for name in (seed, *names):
+        kind = b"b" if isinstance(name, bytes) else b"s" if isinstance(name, str) else b"i"
+        # int() lets numpy's integers in, and keeps floats that only look like integers out of addresses.
+        if kind == b"i" and not isinstance(name, int | np.integer):
+            raise TypeError(f"an address is made of int, str and bytes, not {type(name).__name__}")
+        raw = name if isinstance(name, bytes) else str(name if kind == b"s" else int(name)).encode("utf-8")
+        digest.update(kind + len(raw).to_bytes(8, "little") + raw)
+    return int.from_bytes(digest.digest(), "little") >> 1
+
+
+def generator(seed: int, *names: int | str | bytes) -> np.random.Generator:
+    """A numpy generator (Philox) for an address, such as `generator(seed, epoch, sample_id)`."""
+    return np.random.Generator(np.random.Philox(derive(seed, *names)))
+
+
+def seed_all(seed: int, *names: int | str | bytes, device: bool = True) -> None:
+    """Seed Python, numpy, torch and (if `device`) its devices, for code that draws without an address."""
+    import torch
+
+    random.seed(derive(seed, *names, "python"))
+    np.random.seed(derive(seed, *names, "numpy") % 2**32)
+    drawn = derive(seed, *names, "torch")
+    if device:
+        torch.manual_seed(drawn)
+    else:
+        torch.default_generator.manual_seed(drawn)
+
+
+@contextlib.contextmanager
+def addressed(seed: int, *names: int | str | bytes) -> Iterator[None]:
+    """Code inside draws from an address (on the host); afterwards the generators are as they were."""
+    before = rng_state(device=False)
+    seed_all(seed, *names, device=False)
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
+@contextlib.contextmanager
+def preserved() -> Iterator[None]:
+    """Whatever code inside draws, the generators of host and device are afterwards as they were."""
+    before = rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
+def rng_state(device: bool = True) -> dict[str, Any]:
+    """The states of the generators of Python, numpy, torch and (if used) the current CUDA device, in plain types."""
+    import torch
+
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    if device and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def plain_rng_state() -> dict[str, Any]:
+    """`rng_state` in types that `torch.load(weights_only=True)` reads."""
+    state = rng_state()
+    name, keys, *rest = state["numpy"]
+    return {**state, "numpy": (name, keys.tolist(), *rest)}
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Set the generators to a state of `rng_state` or `plain_rng_state`."""
+    import torch
+
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.asarray(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def start_worker(number: int) -> None:
+    """`worker_init_fn` of every DataLoader: one thread, seeded generators, deaf to others' stop signals.
+
+    Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for which it needs its
+    workers; it ends them itself, and they leave when it is gone.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    # torch.initial_seed() of a worker is the loader's base seed plus the worker's number.
+    seed_all(torch.initial_seed(), "worker", number, device=False)
+    for stop in STOP_SIGNALS:
+        signal.signal(stop, _unheard)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    threading.Thread(target=_obey, args=(os.getppid(),), daemon=True, name="stop signals").start()
+
+
+def _unheard(number: int, frame: object) -> None:
+    """For threads that were there before the signals were blocked."""
+
+
+def _obey(trainer: int) -> None:
+    """Leave when the trainer itself says so: a loader that is closed, or Python at its end, sends SIGTERM and waits."""
+    while True:
+        heard = signal.sigwaitinfo(STOP_SIGNALS)
+        if heard.si_signo == signal.SIGTERM and heard.si_pid == trainer:
+            os._exit(0)

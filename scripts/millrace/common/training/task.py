@@ -1,0 +1,123 @@
+"""What a lane brings to the training loop: model, loss, batches, metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from millrace.common.errors import MillraceError
+
+Spans = Sequence[tuple[int, int]]
+
+
+class Task(Protocol):
+    """A lane's training task. The plan of an epoch must be a pure function of (seed, epoch, world size, spans).
+
+    Optional: `parameter_groups(model) -> list[dict]` for AdamW, `enable_gradient_checkpointing(model)` (else
+    `model.gradient_checkpointing_enable()` is called).
+    """
+
+    def build_model(self) -> nn.Module:
+        """The untrained model, on the host; generators are seeded, the same on every rank."""
+
+    def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
+        """Steps (batches per rank) of the plan; with `spans` of what is left after them. See Position."""
+
+    def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()) -> Iterable[Any]:
+        """The batches of a rank from `start_step` on: exactly `steps_per_epoch(...) - start_step` on every rank.
+
+        A batch may be empty. Moved by its `to(device, non_blocking=True)` where it has one.
+        """
+
+    def batch_ids(self, batch: Any) -> np.ndarray:
+        """The ids of the batch's samples; none for a batch that is empty or a filler: its loss is not computed."""
+
+    def training_step(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, float, Mapping[str, float]]:
+        """(loss, weight, counts): the loss is the mean over `weight` units (samples, tokens, ...).
+
+        The update is that of the mean over the units of all ranks and accumulated batches, however they are split.
+        `weight` is a number of the host: reading it from a device would stop the device. Counts are summed over ranks,
+        see meters.Meters (`audio_seconds`, `padded_audio_seconds`, ...).
+        """
+
+    def evaluate(self, model: nn.Module, fabric: Any) -> dict[str, float]:
+        """Metrics of the held-out data, called on every rank (no gradients, the run's precision); rank 0's count."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values that tell whether the plan is still the same (a digest of its inputs)."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises MillraceError where the plan would now be another one."""
+
+
+class Share:
+    """One batch on its way through the model; the model's side fills in `weight` and `counts`.
+
+    No dataclass, tuple or dict: wrapped modules copy those, and cast the tensors inside (half-precision waveforms give
+    wrong features).
+    """
+
+    def __init__(self, batch: Any, ids: np.ndarray) -> None:
+        self.batch, self.ids = batch, ids
+        self.weight = 0.0
+        self.counts: Mapping[str, float] = {}
+
+
+class TrainingStep(nn.Module):
+    """The model and its loss as one module, so that every rank takes part in a step, also with an empty batch."""
+
+    def __init__(self, task: Task, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._training_step = task.training_step
+
+    def forward(self, share: Share) -> torch.Tensor:
+        """The mean loss of the share, whose weight and counts it fills in; 0 from all parameters where it is empty."""
+        if len(share.ids):
+            loss, weight, share.counts = self._training_step(self.model, share.batch)
+            share.weight = float(weight)
+            if not (math.isfinite(share.weight) and share.weight >= 0):
+                raise MillraceError(f"the weight of a batch is {share.weight}", where=f"samples {share.ids[:5]}")
+            if share.weight > 0:
+                return loss
+        # The others wait for this rank's gradients: give zeros, not nothing, and not 0 * nan.
+        return torch.stack([p.sum().float() for p in self.parameters() if p.requires_grad]).sum() * 0.0
+
+
+def parameter_groups(task: Task, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The task's groups for AdamW, or two: matrices with weight decay, vectors (biases, norms) without."""
+    if hasattr(task, "parameter_groups"):
+        return task.parameter_groups(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
+    ]
+    if not trained:
+        raise MillraceError("the model has no parameter to train", remedy="Unfreeze a part of it")
+    return [group for group in groups if group["params"]]
+
+
+def enable_gradient_checkpointing(task: Task, model: nn.Module) -> None:
+    """Switch on recomputation of activations; raises MillraceError for a model that cannot."""
+    if hasattr(task, "enable_gradient_checkpointing"):
+        task.enable_gradient_checkpointing(model)
+    elif hasattr(model, "gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable()
+    else:
+        raise MillraceError(f"{type(model).__name__} has no gradient checkpointing", remedy="Set it to 0")
+
+
+def weights_digest(model: nn.Module) -> int:
+    """A sum of the bits of all parameters: equal weights have equal digests."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    total = torch.zeros((), dtype=torch.int64)
+    for number, parameter in enumerate(model.parameters(), 1):
+        bits = parameter.detach().reshape(-1).view(kinds[parameter.element_size()])
+        total += number * bits.sum(dtype=torch.int64).cpu()
+    return int(total)

@@ -1,0 +1,127 @@
+"""Updates of the weights: the same whatever the split into ranks and accumulated batches."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from millrace.common.training import seeding
+from millrace.common.errors import MillraceError
+from millrace.common.training.settings import LoopSettings
+from millrace.common.training.task import Share, Task, TrainingStep, enable_gradient_checkpointing, parameter_groups
+
+
+class Updates:
+    """The model, its optimiser (AdamW), and the way from losses to new weights.
+
+    Every rank calls `add` for the same number of batches, then `apply`. Gradients end up as those of
+    sum(loss * weight) / sum(weight) over the batches of all ranks.
+    """
+
+    def __init__(self, task: Task, settings: LoopSettings, fabric: Fabric) -> None:
+        self.settings, self.fabric, self.device = settings, fabric, fabric.device
+        seeding.seed_all(settings.seed, "model")
+        self.model = task.build_model()
+        if settings.gradient_checkpointing:
+            enable_gradient_checkpointing(task, self.model)
+        self.model.train()
+        self.wrapped = fabric.setup_module(TrainingStep(task, self.model))
+        self.optimizer = fabric.setup_optimizers(
+            torch.optim.AdamW(
+                parameter_groups(task, self.model, settings.weight_decay),
+                lr=settings.lr,
+                betas=(settings.adam_beta1, settings.adam_beta2),
+                eps=settings.adam_epsilon,
+                # With a scaler, a fused step would unscale for itself, and the gradients could not be clipped.
+                fused=True if self.device.type == "cuda" and settings.precision != "16-mixed" else None,
+            )
+        )
+        self._base_lrs = [group["lr"] for group in self.optimizer.param_groups]
+        # Losses are divided by about the mean weight of a batch, which keeps half-precision gradients in range. A power
+        # of two, so that it cancels exactly.
+        self._scale = 1.0
+        self._infinite = torch.zeros((), dtype=torch.bool, device=self.device)
+        self._checked_step = 0
+        self._norm: torch.Tensor | None = None
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last step (before the first: its base), of the first group of parameters."""
+        return self.optimizer.param_groups[0]["lr"]
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The norm of the last gradient, before clipping. Waits for the device."""
+        return None if self._norm is None else float(self._norm)
+
+    def forward(self, share: Share, more: bool) -> torch.Tensor:
+        """The mean loss of a batch; `more`: others follow before `apply`, so gradients need not travel yet."""
+        with self._alone(more):
+            return self.wrapped(share)
+
+    def backward(self, loss: torch.Tensor, share: Share, more: bool) -> None:
+        """Add the gradients of `share`."""
+        with self._alone(more):
+            self.fabric.backward(loss * (share.weight / self._scale) if share.weight else loss)
+
+    def _alone(self, more: bool) -> contextlib.AbstractContextManager:
+        several = self.fabric.world_size > 1
+        return self.fabric.no_backward_sync(self.wrapped) if more and several else contextlib.nullcontext()
+
+    def apply(self, total: float, batches: int, step: int, factor: float) -> None:
+        """Optimiser step number `step`, with `total`, the weight of all ranks' shares, and `factor` of the rate."""
+        ranks = self.fabric.world_size
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        # DDP has averaged over ranks; what is wanted is the sum.
+        torch._foreach_mul_(gradients, ranks * self._scale / total)
+        self._norm = self.fabric.clip_gradients(
+            self.wrapped, self.optimizer, max_norm=self.settings.max_grad_norm or math.inf, error_if_nonfinite=False
+        )
+        if self.settings.precision != "16-mixed":  # whose scaler skips such steps
+            self._infinite |= ~torch.isfinite(self._norm)
+            if self.device.type == "cpu":
+                self.check_finite(step)
+        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
+            group["lr"] = base * factor
+        self.optimizer.step()
+        self._scale = 2.0 ** round(math.log2(total / (batches * ranks)))
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def check_finite(self, step: int) -> None:
+        """Raise where a gradient was not finite, before such weights can be saved. Waits for the device."""
+        if bool(self._infinite):
+            raise MillraceError(
+                f"the gradient is not finite (after step {self._checked_step}, by step {step})",
+                remedy="Lower lr or max_grad_norm, or look at the samples of these steps (log_ids). "
+                "The checkpoints before are good",
+            )
+        self._checked_step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs, as tensors and plain values."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "scale": self._scale,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Take up the state at `step`; raises MillraceError where it is of another model."""
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise MillraceError(
+                f"the checkpoint is of another model ({' '.join(str(error).split())[:300]})",
+                remedy="Train in another folder, or set the model of the checkpoint",
+            ) from error
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        self._scale, self._checked_step = state["scale"], step

@@ -1,0 +1,209 @@
+"""Partitions: bounded groups of source items, kept in step with the sources while the workflow is parsed.
+
+A partition file holds all that its job needs to know of its sources, and is rewritten only when that changes. So
+Snakemake's plain comparison of file times lists exactly the partitions that changed, before anything has run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from millrace.common import atomic
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+
+
+@dataclass(frozen=True)
+class Stat:
+    """What tells a replaced file from an unchanged one without reading it."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike) -> Stat:
+        """The stat of the file that `path` leads to. Raises OSError where it cannot be asked."""
+        status = os.stat(path)
+        return cls(os.fspath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+
+    @property
+    def signature(self) -> list[int]:
+        """Equal on this host as long as nobody has written to the file, or put another in its place."""
+        return [self.size, self.mtime_ns, self.inode]
+
+    def as_dict(self) -> dict:
+        """Path, size and mtime: what a partition file records of a medium (inodes differ between hosts)."""
+        return {"path": self.path, "size": self.size, "mtime_ns": self.mtime_ns}
+
+
+class DigestCache:
+    """Facts of one kind read from files, by path and signature, so that an unchanged file is not read again.
+
+    The cache is disposable: a missing or damaged one costs time, never truth. So does one of another `version`: give
+    another where the facts change their meaning, or depend on more than the file.
+    """
+
+    def __init__(self, path: str | os.PathLike, version: int = 1) -> None:
+        self.path, self.version = Path(path), version
+        self._old: dict[str, list] = {}
+        self._new: dict[str, list] = {}
+        self.reads = 0
+        try:
+            stored = orjson.loads(self.path.read_bytes())
+            if stored["version"] == version:
+                self._old = stored["entries"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+
+    def get(self, stat: Stat, read: Callable[[str], Any]) -> Any:
+        """The facts of the file: cached where size, mtime and inode are as they were, else `read(path)`."""
+        entry = self._new.get(stat.path) or self._old.get(stat.path)
+        if entry is None or entry[0] != stat.signature:
+            self.reads += 1
+            entry = [stat.signature, read(stat.path)]
+        self._new[stat.path] = entry
+        return entry[1]
+
+    def save(self) -> None:
+        """Store the entries asked for since the cache was opened; others are dropped."""
+        if self._new != self._old:
+            atomic.write_bytes(self.path, orjson.dumps({"version": self.version, "entries": self._new}))
+
+
+@dataclass
+class Placement:
+    """Where an item lives for ever: partition `number` (from 0) of its `group`. Costs bound partitions."""
+
+    item: str
+    group: str
+    number: int
+    cost: float
+    labels: dict[str, Any] = field(default_factory=dict)
+
+
+class Assignment:
+    """The append-only table item -> partition. A known item never moves; a new one fills its group's last partition.
+
+    `limit` bounds the sum of costs of a partition (a single dearer item gets one alone). The file is precious where
+    placements mean more than grouping (the splits of a data set), so a damaged one is an error, never remade.
+    `labels` are the further fields that every line must have.
+    """
+
+    def __init__(self, path: str | os.PathLike, limit: float, labels: Sequence[str] = ()) -> None:
+        self.path, self.limit, self.labels = Path(path), limit, tuple(labels)
+        self.placements: dict[str, Placement] = {}
+        self._last: dict[str, tuple[int, float]] = {}
+        self._added = False
+        if self.path.exists():
+            for number, row, _ in jsonl.lines(self.path):
+                placement = self._parse(number, row)
+                known = self.placements.get(placement.item)
+                if known is None:
+                    self._enter(placement)
+                elif known != placement:
+                    raise MillraceError(
+                        f"{placement.item} is placed twice, and differently",
+                        where=f"{self.path}, line {number}",
+                        remedy="Keep the line that is older in version control: a recording must not change its split",
+                    )
+
+    def _parse(self, number: int, row: Any) -> Placement:
+        try:
+            labels = {key: value for key, value in row.items() if key not in ("item", "group", "number", "cost")}
+            labels.update({key: row[key] for key in self.labels})
+            placement = Placement(str(row["item"]), str(row["group"]), int(row["number"]), float(row["cost"]), labels)
+            if placement.number < 0 or not 0 <= placement.cost < float("inf"):
+                raise ValueError
+            return placement
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise MillraceError(
+                "this line of the assignment file is damaged",
+                where=f"{self.path}, line {number}",
+                remedy="Restore the file from version control: a new one would move recordings between splits",
+            ) from None
+
+    def _enter(self, placement: Placement) -> None:
+        self.placements[placement.item] = placement
+        number, cost = self._last.get(placement.group, (-1, 0.0))
+        if placement.number > number:
+            number, cost = placement.number, 0.0
+        if placement.number == number:
+            cost += placement.cost
+        self._last[placement.group] = (number, cost)
+
+    def get(self, item: str) -> Placement | None:
+        """Where an item is placed; None for a new one."""
+        return self.placements.get(item)
+
+    def place(self, item: str, group: str, cost: float, labels: Mapping[str, Any] | None = None) -> Placement:
+        """Place a new item in the last open partition of the group, or in a new one; a known item stays."""
+        if item in self.placements:
+            return self.placements[item]
+        number, used = self._last.get(group, (0, 0.0))
+        if used and used + cost > self.limit:
+            number += 1
+        placement = Placement(item, group, number, round(cost, 6), dict(labels or {}))
+        self._enter(placement)
+        self._added = True
+        return placement
+
+    def save(self) -> None:
+        """Write the table when something was added; the old lines keep their places."""
+        if self._added:
+            jsonl.write_lines(
+                self.path,
+                (
+                    {"item": p.item, "group": p.group, "number": p.number, "cost": p.cost, **p.labels}
+                    for p in self.placements.values()
+                ),
+            )
+            self._added = False
+
+
+@dataclass
+class Changes:
+    """What a sync did to the partition files."""
+
+    written: list[str]
+    removed: list[str]
+
+
+def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any], suffix: str = ".json") -> Changes:
+    """Make `folder` hold exactly `contents` (id -> JSON value), writing only what differs and removing what is gone."""
+    folder = Path(folder)
+    written = [
+        name
+        for name, value in contents.items()
+        if atomic.write_if_changed(folder / f"{name}{suffix}", atomic.json_bytes(value))
+    ]
+    removed = []
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []:
+        name = entry.name.removesuffix(suffix)
+        if entry.name.endswith(suffix) and not entry.name.startswith(".") and name not in contents:
+            os.unlink(entry.path)
+            removed.append(name)
+    return Changes(written, removed)
+
+
+def digest(value: Any) -> str:
+    """A short digest of a JSON value, the same whatever its key order."""
+    return hashlib.sha256(jsonl.canonical(value)).hexdigest()[:32]
+
+
+def head_tail_digest(path: str, block: int = 65536) -> str:
+    """Digest of a file's first and last `block` bytes: enough to tell files of equal size apart cheaply."""
+    with open(path, "rb") as handle:
+        seen = hashlib.sha256(handle.read(block))
+        size = os.fstat(handle.fileno()).st_size
+        handle.seek(max(size - block, min(block, size)))
+        seen.update(handle.read(block))
+    return seen.hexdigest()[:32]

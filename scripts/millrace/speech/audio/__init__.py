@@ -1,0 +1,1 @@
+"""Decoding recordings, cutting segments out of them, and encoding these."""

@@ -1,0 +1,1 @@
+"""Where a damaged file's timeline can no longer be trusted, by container."""

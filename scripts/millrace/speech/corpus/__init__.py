@@ -1,0 +1,1 @@
+"""Alignment files and audio files as they lie on disk, and the split of each recording."""

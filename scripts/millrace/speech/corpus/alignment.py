@@ -1,0 +1,138 @@
+"""Alignment files: one JSON per transcript of a recording, in the two spellings found in the wild."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from millrace.common import jsonl
+from millrace.common.workflow import partitions
+
+SUFFIX = "_aligned.json"
+# The spellings of each field of a segment; the first that has a value counts.
+FIELDS = {
+    "start": ("start", "start_seconds"),
+    "end": ("end", "end_seconds"),
+    "human_text": ("human_text", "human_transcript"),
+    "asr_text": ("asr_text", "asr_transcript"),
+    "cer": ("cer",),
+    "start_idx": ("start_idx", "original_transcript_start_idx"),
+    "end_idx": ("end_idx", "original_transcript_end_idx"),
+}
+_MEDIA = re.compile(r"\.(?:[A-Za-z][A-Za-z0-9]{1,4}|3gp|3g2)$")
+
+
+class BadAlignment(ValueError):
+    """An alignment file without any usable content; `reason` is a slug for the ledger."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+@dataclass
+class Alignment:
+    """The content of one alignment file.
+
+    `audio_file` is None where the file does not say it; `segments` are as written (validated later, one by one);
+    `repairs` names what had to be mended to read the file.
+    """
+
+    audio_file: str | None
+    segments: list[Any]
+    repairs: list[str] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        """Digest of what the speech lane reads: key order, white space and other fields do not count."""
+        return partitions.digest([self.audio_file, [_used(segment) for segment in self.segments]])
+
+    @property
+    def hours(self) -> float:
+        """Where the last segment ends, in hours: a cheap and close measure of the recording's length."""
+        ends = [value for segment in self.segments if (value := _seconds(segment)) is not None]
+        return max(ends, default=0.0) / 3600.0
+
+
+def parse(raw: bytes) -> Alignment:
+    """Parse an alignment file. Raises BadAlignment with a reason where nothing in it can be used."""
+    try:
+        value, repairs = jsonl.loads(raw)
+    except jsonl.BadJson as bad:
+        raise BadAlignment(bad.reason, str(bad)) from None
+    if not isinstance(value, dict):
+        raise BadAlignment("json_not_an_object", f"{kind_of(value)} stands on top, not an object with segments")
+    segments = value.get("segments")
+    if segments is None:
+        raise BadAlignment("no_segments", "the object has no `segments`")
+    if not isinstance(segments, list):
+        raise BadAlignment("no_segments", f"`segments` is {kind_of(segments)}, not a list")
+    if not segments:
+        raise BadAlignment("no_segments", "`segments` is an empty list")
+    audio_file = value.get("audio_file")
+    audio_file = clean_text(audio_file)[0].strip() if isinstance(audio_file, str) else ""
+    if stem(audio_file) in ("", ".."):
+        return Alignment(None, segments, [*repairs, "audio_file_from_name"])
+    return Alignment(audio_file, segments, repairs)
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in the words of a message."""
+    names = {type(None): "null", list: "a list", dict: "an object", str: "a string", bool: "true or false"}
+    return names.get(type(value), "a number")
+
+
+def field_of(segment: dict, name: str) -> Any:
+    """The value of a field in whichever spelling the segment uses; None where it is missing or null."""
+    for spelling in FIELDS[name]:
+        if segment.get(spelling) is not None:
+            return segment[spelling]
+    return None
+
+
+def stem(audio_file: str) -> str:
+    """The video id: the file name of `audio_file` (POSIX or Windows path) without its media suffix."""
+    name = PurePosixPath(audio_file.replace("\\", "/").rstrip("/")).name
+    return _MEDIA.sub("", name) or name
+
+
+def transcript_id(file_stem: str, video_id: str) -> str:
+    """What follows the video id in the name of an alignment file (without `_aligned.json`), or all of it."""
+    if file_stem == video_id:
+        return ""
+    return file_stem[len(video_id) + 1 :] if file_stem.startswith(f"{video_id}_") else file_stem
+
+
+def clean_text(text: str) -> tuple[str, list[str]]:
+    """A text that UTF-8 files and CSVs can hold, and the repairs this took: lone surrogates and NULs are replaced."""
+    repairs = []
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        # A surrogate pair written as two escapes is one character; a lone one is none.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        repairs.append("text_surrogate")
+    if "\0" in text:
+        text = text.replace("\0", "")
+        repairs.append("text_nul")
+    return text, repairs
+
+
+def _used(segment: Any) -> Any:
+    if not isinstance(segment, dict):
+        return _jsonable(segment)
+    return [_jsonable(field_of(segment, name)) for name in FIELDS]
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)[0]
+    # NaN and null read alike in JSON, and huge integers have no place there; repr() tells them apart.
+    return value if value is None or isinstance(value, bool) else repr(value)
+
+
+def _seconds(segment: Any) -> float | None:
+    value = field_of(segment, "end") if isinstance(segment, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value < 1e6 else None

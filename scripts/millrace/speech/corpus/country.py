@@ -1,0 +1,195 @@
+"""A country's folder as it lies on disk: its recordings, and what of its files cannot be used."""
+
+from __future__ import annotations
+
+
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millrace.common.workflow import partitions
+from millrace.common.errors import MillraceError
+from millrace.speech.corpus import alignment
+from millrace.speech.corpus import splits
+
+from millrace.speech.corpus.media import MediaFolder, is_utf8
+
+
+
+from collections.abc import Mapping
+
+
+@dataclass
+class Recording:
+    """All that is known of one recording: its transcripts, and its audio as it lies on disk."""
+
+    country: str
+    video_id: str
+    hours: float = 0.0
+    transcripts: list[dict] = field(default_factory=list)
+    # The content of its audio, by which it is known when it comes back under another name.
+    content: str | None = None
+    twin_of: str | None = None
+
+    @property
+    def name(self) -> str:
+        """By which the assignment file knows it."""
+        return f"{self.country}/{self.video_id}"
+
+
+@dataclass
+class Country:
+    """A country folder: its recordings by video id, and what of its files could not be used."""
+
+    name: str
+    language: str
+    recordings: dict[str, Recording] = field(default_factory=dict)
+    files: int = 0
+    rejected: list[dict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def folders(root: Path, wanted: Collection[str]) -> list[Path]:
+    """The country folders under `root`, or those named in `wanted`. Raises MillraceError where one is missing."""
+    # isdir, as an entry's is_dir raises on a link that leads to itself.
+    found = sorted(name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name))
+    if missing := sorted(set(wanted) - set(found)):
+        raise MillraceError(
+            f"speech.countries names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there",
+            where=str(root),
+            remedy=f"Folders found: {', '.join(found) or 'none'}",
+        )
+    return [root / name for name in found if not wanted or name in wanted]
+
+
+def read(
+    folder: Path, path_map: Mapping[str, str], language_map: Mapping[str, str], known: partitions.DigestCache
+) -> Country:
+    """The country in `folder`; `known` caches what its alignment files say.
+
+    `path_map` maps path prefixes of other machines to this one's, `language_map` countries to languages. Raises
+    PermissionError for a folder that may not be read.
+    """
+    country = Country(_shown(folder.name), language_of(folder.name, language_map))
+    if country.language == "und":
+        country.notes.append("language_unknown")
+    aligned = folder / "Alignment" / "alignment_output"
+    if not aligned.is_dir():
+        country.notes.append("no_alignment_folder")
+        return country
+    media = MediaFolder(folder, path_map)
+    for name in sorted(os.listdir(aligned)):
+        path, lower = os.path.join(aligned, name), name.lower()
+        if name.startswith(".") or not lower.endswith(".json"):
+            if not name.startswith(".") and os.path.isdir(path) and "alignment_subfolders" not in country.notes:
+                country.notes.append("alignment_subfolders")
+            continue
+        country.files += 1
+        if lower.endswith(alignment.SUFFIX):
+            _read_transcript(country, media, path, known)
+        else:
+            detail = f"the name does not end in {alignment.SUFFIX}"
+            country.rejected.append(_rejected(_shown(name), "not_an_alignment_name", detail))
+    _mend_hours(country)
+    return country
+
+
+def _mend_hours(country: Country) -> None:
+    """Have the sizes of audio files correct the hours of recordings that an absurd time makes far too long."""
+    kinds: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
+    for recording in country.recordings.values():
+        if files := [transcript["audio"] for transcript in recording.transcripts if transcript["audio"]]:
+            largest = max(files, key=lambda audio: audio["size"])
+            kinds[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
+    for alike in kinds.values():
+        mended = splits.believable_hours([(recording.hours, size) for recording, size in alike])
+        for (recording, _), hours in zip(alike, mended, strict=True):
+            recording.hours = hours
+
+
+def _read_transcript(country: Country, media: MediaFolder, path: str, known: partitions.DigestCache) -> None:
+    """Add one alignment file to its recording, or to the country's rejected files."""
+    name = os.path.basename(path)
+    if not is_utf8(path):
+        detail = "the name of the file, or of a folder it lies in, is not UTF-8; rename it"
+        country.rejected.append(_rejected(_shown(name), "name_not_utf8", detail))
+        return
+    facts = _facts(path, known)
+    if "reason" in facts:
+        country.rejected.append(_rejected(name, facts["reason"], facts["detail"]))
+        return
+    file_stem = name[: -len(alignment.SUFFIX)]
+    if (audio_file := facts["audio_file"]) is not None:
+        video_id = alignment.stem(audio_file)
+    elif (video_id := media.longest_stem(file_stem)) is not None:
+        audio_file = video_id
+    else:
+        detail = "no `audio_file`, and no audio file whose name this one starts with"
+        country.rejected.append(_rejected(name, "no_audio_file", detail))
+        return
+    stat = media.find(audio_file)
+    recording = country.recordings.setdefault(video_id, Recording(country.name, video_id))
+    recording.hours = max(recording.hours, facts["hours"])
+    recording.transcripts.append(
+        {
+            "transcript_id": alignment.transcript_id(file_stem, video_id),
+            "path": path,
+            "digest": facts["digest"],
+            "audio_file": audio_file,
+            "audio": stat.as_dict() if stat else None,
+        }
+    )
+
+
+def _facts(path: str, known: partitions.DigestCache) -> dict[str, Any]:
+    """What the sync needs to know of an alignment file, or the `reason` and `detail` for which it is rejected."""
+    try:
+        stat = partitions.Stat.of(path)
+        if os.path.isfile(path):
+            return known.get(stat, _parsed)
+    except OSError as error:
+        return {"reason": "json_unreadable", "detail": error.strerror or str(error)}
+    kind = "a folder" if os.path.isdir(path) else "not a regular file"
+    return {"reason": "json_unreadable", "detail": f"is {kind}"}
+
+
+def _parsed(path: str) -> dict[str, Any]:
+    try:
+        parsed = alignment.parse(Path(path).read_bytes())
+    except alignment.BadAlignment as bad:
+        return {"reason": bad.reason, "detail": str(bad)}
+    return {"audio_file": parsed.audio_file, "digest": parsed.digest, "hours": round(parsed.hours, 6)}
+
+
+def _shown(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _rejected(name: str, reason: str, detail: str) -> dict:
+    return {"file": name, "reason": reason, "detail": detail}
+
+
+# ISO 639-1 codes of the main parliamentary language, by the English name of the country.
+LANGUAGES = {
+    "albania": "sq", "andorra": "ca", "argentina": "es", "armenia": "hy", "australia": "en", "austria": "de",
+    "azerbaijan": "az", "belarus": "be", "bosnia_herzegovina": "bs", "bosnia-herzegovina": "bs", "brazil": "pt",
+    "bulgaria": "bg", "canada": "en", "chile": "es", "colombia": "es", "croatia": "hr", "cyprus": "el", "czechia": "cs",
+    "czech_republic": "cs", "denmark": "da", "england": "en", "estonia": "et", "finland": "fi", "france": "fr",
+    "georgia": "ka", "germany": "de", "greece": "el", "hungary": "hu", "iceland": "is", "ireland": "en", "italy": "it",
+    "kosovo": "sq", "latvia": "lv", "liechtenstein": "de", "lithuania": "lt", "malta": "mt", "mexico": "es",
+    "moldova": "ro", "monaco": "fr", "montenegro": "sr", "netherlands": "nl", "new_zealand": "en",
+    "north_macedonia": "mk", "norway": "no", "poland": "pl", "portugal": "pt", "romania": "ro", "russia": "ru",
+    "san_marino": "it", "scotland": "en", "serbia": "sr", "slovakia": "sk", "slovenia": "sl", "spain": "es",
+    "sweden": "sv", "turkey": "tr", "uk": "en", "ukraine": "uk", "united_kingdom": "en", "united_states": "en",
+    "usa": "en", "wales": "en",
+}  # fmt: skip
+
+
+def language_of(country: str, language_map: Mapping[str, str]) -> str:
+    """The language code of a country: the config's `language_map` first, then the table, else `und` (undetermined)."""
+    name = country.strip().lower().replace(" ", "_")
+    return language_map.get(country) or language_map.get(name) or LANGUAGES.get(name, "und")

@@ -1,0 +1,1 @@
+"""A country's CSVs, its ledger, and what the reasons mean."""

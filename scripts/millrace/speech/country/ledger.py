@@ -1,0 +1,100 @@
+"""The balance of a country: every segment found is in a shard, or rejected with a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from millrace.common.errors import MillraceError
+from millrace.common.ledger import Ledger
+from millrace.speech.country.tables import PartitionFiles
+from millrace.speech.columns import AUDIO_LOAD, COMPLETED, MISSING_SOURCE, OVER_CER, PROCESSING
+from millrace.speech.manifest.segments import CHOICES
+
+# Reasons in ledgers and reports of the statuses that the manifest CSV uses.
+STATUS_REASONS = {
+    OVER_CER: "cer_over_limit",
+    MISSING_SOURCE: "audio_missing",
+    AUDIO_LOAD: "audio_load",
+    PROCESSING: "processing",
+}
+# Files that are set aside without being a defect of the corpus.
+_FILE_CHOICES = frozenset(["not_an_alignment_name"])
+
+
+@dataclass
+class Balance:
+    """The ledgers of a country, of segments and of alignment files, and the rejects behind them."""
+
+    segments: Ledger
+    files: Ledger
+    rejects: list[dict]
+
+    def as_dict(self, country: dict) -> dict:
+        """JSON-ready: the country's ledger file."""
+        return {
+            "country": country["country"],
+            "language": country["language"],
+            "recordings": country["recordings"],
+            "notes": country["notes"],
+            "segments": self.segments.as_dict(),
+            "files": self.files.as_dict(),
+        }
+
+
+def balance(country: dict, parts: Sequence[PartitionFiles], segments_in_shards: int) -> Balance:
+    """Draw up the ledgers of a country (as millrace.speech.sources wrote it) and check that they add up."""
+    total = Ledger.total(
+        "speech_merge_shards",
+        country["country"],
+        (part.balance() for part in parts),
+    )
+    # What left at the manifest is counted again from its rows, so that a lost file shows.
+    total.rejected = Counter()
+    rejects = [*_file_rejects(country), *_segment_rejects(parts)]
+    total.rejected.update(row["reason"] for row in rejects if row["segment"] is not None)
+    total.rows_out = segments_in_shards
+    total.check()
+    files = Ledger("speech_merge_shards", country["country"], "file", country["files"])
+    files.rejected.update(row["reason"] for row in country["rejected"])
+    files.rows_out = country["transcripts"]
+    files.check()
+    return Balance(total, files, rejects)
+
+
+def _file_rejects(country: dict) -> Iterator[dict]:
+    for row in country["rejected"]:
+        yield {"country": country["country"], "segment": None, **row}
+
+
+def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
+    for part in parts:
+        yield from part.left_out()
+        for row in part.final_rows():
+            if row["status"] != COMPLETED:
+                yield {
+                    "country": row["country"],
+                    "video_id": row["video_id"],
+                    "transcript_id": row["transcript_id"],
+                    "file": row["source_audio_path"],
+                    "segment": row["key"],
+                    "reason": STATUS_REASONS.get(row["status"], row["status"]),
+                    "detail": row["error_message"],
+                }
+
+
+def check_errors(found: Balance, max_error_fraction: float, listed: str) -> None:
+    """Raise when more of the segments, or of the files, are in error than the run allows; `listed` names the list."""
+    for ledger, choices in ((found.segments, CHOICES), (found.files, _FILE_CHOICES)):
+        if problem := ledger.too_many_errors(choices, max_error_fraction):
+            errors = ledger.errors(choices)
+            shown = [row for row in found.rejects if (row["segment"] is None) == (ledger.unit == "file")]
+            shown = [row for row in shown if row["reason"] in errors]
+            examples = "".join(f"\n  {row['file']}: {row['reason']}: {row['detail']}" for row in shown[:20])
+            more = f"\n  ... and {len(shown) - 20} more" if len(shown) > 20 else ""
+            raise MillraceError(
+                f"{problem}{examples}{more}",
+                where=f"country {ledger.scope}",
+                remedy=f"\nMend the sources, or raise speech.max_error_fraction. The whole list: {listed}",
+            )

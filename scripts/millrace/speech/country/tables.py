@@ -1,0 +1,131 @@
+"""The tables of a country: manifest and splits CSVs, rejects, and the NeMo-style manifests beside the shards."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.common import atomic
+from millrace.common import jsonl
+from millrace.common.errors import Damaged, own_file
+from millrace.common.ledger import Ledger
+from millrace.speech.columns import SCHEMA
+from millrace.speech.shards.index import INDEX_SCHEMA
+from millrace.speech.corpus.splits import SPLITS
+
+MANIFEST_COLUMNS = tuple(SCHEMA.names)
+SPLITS_COLUMNS = ("source_audio_path", "video_id", "duration_hours", "size_mb", "split", "subset_id")
+REJECT_COLUMNS = ("country", "video_id", "transcript_id", "file", "segment", "reason", "detail")
+_WHOLE = ("original_transcript_start_idx", "original_transcript_end_idx", "subset_id")
+
+
+class PartitionFiles:
+    """Where the files of one partition lie under the manifest and the shards folder."""
+
+    def __init__(self, partition: str, manifest_dir: str | os.PathLike, shards_dir: str | os.PathLike = "") -> None:
+        part = Path(manifest_dir) / "partitions" / partition
+        self.manifest = part / "manifest.parquet"
+        self.recordings = part / "recordings.json"
+        self.rejects = part / "rejects.jsonl"
+        self.ledger = part / "ledger.json"
+        self.index = Path(shards_dir) / "partitions" / partition / "index.parquet"
+        self.statuses = Path(shards_dir) / "partitions" / partition / "statuses.parquet"
+
+    def rows(self) -> Iterator[dict]:
+        """The manifest rows, one row group at a time."""
+        with own_file(self.manifest), pq.ParquetFile(self.manifest) as file:
+            for group in range(file.num_row_groups):
+                yield from file.read_row_group(group).to_pylist()
+
+    def balance(self) -> Ledger:
+        """The ledger of the manifest rows."""
+        found = jsonl.read(self.ledger)
+        with own_file(self.ledger):
+            return Ledger.from_dict(found)
+
+    def left_out(self) -> Iterator[dict]:
+        """What the manifest rejected."""
+        for number, row, _ in jsonl.lines(self.rejects):
+            if not isinstance(row, dict) or not {"segment", "reason"} <= row.keys():
+                raise Damaged(self.rejects, f"line {number}: {row}")
+            yield row
+
+    def shard_rows(self) -> pa.Table:
+        """Where the segments lie in shards."""
+        with own_file(self.index):
+            return pq.read_table(self.index, partitioning=None).cast(INDEX_SCHEMA)
+
+    def final_rows(self) -> Iterator[dict]:
+        """The manifest rows with the status that making the shards gave them."""
+        with own_file(self.statuses):
+            table = pq.read_table(self.statuses, columns=["key", "status", "error_message"])
+            statuses = zip(*(column.to_pylist() for column in table), strict=True)
+        by_key = {key: (status, message) for key, status, message in statuses}
+        for row in self.rows():
+            if row["key"] not in by_key:
+                raise Damaged(self.statuses, f"{row['key']} of the manifest is missing")
+            row["status"], row["error_message"] = by_key[row["key"]]
+            yield row
+
+
+def write_manifest_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
+    """Write manifest rows as CSV (read it with keep_default_na=False); return how many."""
+    return _write_csv(path, MANIFEST_COLUMNS, rows)
+
+
+def write_splits_csv(path: str | os.PathLike, parts: Sequence[PartitionFiles]) -> int:
+    """Write one row per source audio file with its split."""
+    rows = [row for part in parts for row in jsonl.read(part.recordings)]
+    return _write_csv(path, SPLITS_COLUMNS, sorted(rows, key=lambda row: (row["video_id"], row["source_audio_path"])))
+
+
+def write_rejects_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
+    """Write what was rejected, one row a segment or file."""
+    return _write_csv(path, REJECT_COLUMNS, rows)
+
+
+def _write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:
+    count = 0
+    with atomic.replacing(path) as partial, open(partial, "w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        # Readers take a lone carriage return for the end of a line, yet the module does not quote it before 3.13.
+        quoting = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        writer.writerow(columns)
+        for row in rows:
+            cells = [_cell(name, row.get(name)) for name in columns]
+            (quoting if any(isinstance(cell, str) and "\r" in cell for cell in cells) else writer).writerow(cells)
+            count += 1
+    return count
+
+
+def _cell(name: str, value: object) -> object:
+    if value is None or value != value:
+        return ""
+    return int(value) if name in _WHOLE else value
+
+
+def write_nemo_manifests(paths: Mapping[str, str | os.PathLike], rows: Sequence[Mapping]) -> None:
+    """Write a tarred JSONL manifest as NeMo reads it for each split: `audio_filepath` is the member in the tar.
+
+    `shard_id` is the rank of the tar in the sorted list of the split's tars, which is the list NeMo is to be given.
+    """
+    for split in SPLITS:
+        chosen = [row for row in rows if row["split"] == split]
+        rank = {shard: number for number, shard in enumerate(sorted({row["shard"] for row in chosen}))}
+        with atomic.replacing(paths[split]) as partial, open(partial, "wb") as handle:
+            for row in chosen:
+                line = {
+                    "audio_filepath": row["member"],
+                    "duration": row["duration_seconds"],
+                    "text": row["human_transcript"],
+                    "lang": row["language"],
+                    "shard_id": rank[row["shard"]],
+                    "tar": row["shard"],
+                }
+                handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

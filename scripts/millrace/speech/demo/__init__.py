@@ -1,0 +1,1 @@
+"""The demo corpus: prompts of Debian's packages, assembled into aligned recordings."""

@@ -1,0 +1,250 @@
+"""The demo corpus on disk: audio in mixed containers, alignments in both spellings, an index written last."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import multiprocessing
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from millrace.common import atomic
+from millrace.common import jsonl
+from millrace.common.cli import Progress, log
+from millrace.common.errors import MillraceError
+from millrace.speech.demo import debian
+from millrace.speech.demo import prompts as demo_prompts
+from millrace.speech.demo import synthesis
+from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE
+from millrace.speech.demo.recordings import Recording, assemble, misheard
+
+SOURCES = ("auto", "debian", "synthesis")
+# Recording n of a country: container and folder. Two in eight are lossless, one of them among the first four.
+PLACES = (
+    ("opus", "mp4_converted"),
+    ("m4a", "youtube_converted"),
+    ("mp3", "mp3_audio"),
+    ("flac", "processed_video"),
+    ("opus", "m3u8_streams"),
+    ("wav", "generic_video"),
+    ("m4a", "youtube_converted"),
+    ("mp3", "mp3_audio"),
+)
+# suffix: muxer and encoder of FFmpeg, sampling rate, bit rate, options (the default ones take three times as long)
+ENCODERS = {
+    "opus": ("ogg", "libopus", 16_000, 24_000, {"compression_level": "5"}),
+    "m4a": ("ipod", "aac", 44_100, 64_000, {"aac_coder": "fast"}),
+    "mp3": ("mp3", "libmp3lame", 16_000, 32_000, {"compression_level": "7"}),
+}
+
+
+@dataclass(frozen=True)
+class Country:
+    """What one worker needs to make a country: where the prompts lie, or None for synthesis."""
+
+    language: str
+    seed: int
+    countries_root: Path
+    unpacked: tuple[Path, Path] | None
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        return LANGUAGES[self.language]
+
+
+def fetch(countries_root: Path, index: Path, seed: int, languages: Sequence[str], source: str, threads: int) -> dict:
+    """Make the corpus under `countries_root` and describe it in `index`; return what the index says.
+
+    Prompts come from Debian packages (kept beside `countries_root`, so that a second run needs no network), or where
+    that fails and `source` is "auto", from speech synthesis. Files whose bytes are right keep their mtime; files of an
+    earlier corpus that are no longer part of it are removed, files of the user never.
+    """
+    languages = list(dict.fromkeys(languages))
+    unpacked = None if source == "synthesis" else _packages(countries_root.parent / "debian", languages, source)
+    countries = [Country(language, seed, countries_root, unpacked and unpacked[language]) for language in languages]
+    written: dict[str, dict] = {}
+    summaries: dict[str, dict] = {}
+    made = _Made(index, countries_root)
+    with Progress(len(countries), "countries", "demo corpus") as progress:
+        for country, (summary, files) in zip(countries, _build(countries, threads), strict=True):
+            summaries[country.name] = summary
+            written |= files
+            made.add(files)
+            log.info("%s", _line(country.name, summary))
+            progress.advance(1)
+    made.keep_only(written)
+    packages = [package for language in languages for package in demo_prompts.packages(language)]
+    corpus = {
+        "source": "debian" if unpacked else "synthesised",
+        "seed": seed,
+        "sampling_rate": SAMPLING_RATE,
+        "packages": {name: debian.version(countries_root.parent / "debian", name) for name in packages}
+        if unpacked
+        else synthesis.versions(),
+        "hours": round(sum(summary["hours"] for summary in summaries.values()), 4),
+        "countries": summaries,
+        "files": written,
+    }
+    atomic.write_if_changed(index, atomic.json_bytes(corpus))
+    return corpus
+
+
+def _packages(folder: Path, languages: Sequence[str], source: str) -> dict[str, tuple[Path, Path]] | None:
+    wanted = {language: demo_prompts.packages(language) for language in languages}
+    try:
+        found = debian.fetch([name for pair in wanted.values() for name in pair], folder)
+        return {language: (found[texts], found[audio]) for language, (texts, audio) in wanted.items()}
+    except MillraceError as error:
+        if source == "debian":
+            raise
+        log.warning("no recorded prompts (%s): the demo corpus will be synthesised speech", error)
+        return None
+
+
+def _build(countries: Sequence[Country], threads: int) -> Iterator[tuple[dict, dict]]:
+    # A fresh process for each country: the synthesiser's state must not depend on what it said before.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(threads, len(countries)), mp_context=context, max_tasks_per_child=1) as pool:
+        yield from pool.map(build_country, countries)
+
+
+def build_country(country: Country) -> tuple[dict, dict[str, dict]]:
+    """Write one country; return its summary and {path relative to countries_root: size, sha256}."""
+    skipped: Counter = Counter()
+    if country.unpacked:
+        prompts = demo_prompts.recorded(*country.unpacked, skipped)
+    else:
+        prompts = demo_prompts.synthesised(country.language, country.seed)
+    kept = demo_prompts.distinct(prompts, skipped)
+    recordings = assemble(kept, country.seed, country.name)
+    files: dict[str, dict] = {}
+    for number, recording in enumerate(recordings):
+        for path, content in recording_files(country, number, recording):
+            atomic.write_if_changed(country.countries_root / path, content)
+            files[path] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    segments = [segment for recording in recordings for segment in recording.segments]
+    spoken = sum(segment.end - segment.start for segment in segments) / SAMPLING_RATE
+    summary = {
+        "language": country.language,
+        "recordings": len(recordings),
+        "hours": round(sum(recording.seconds for recording in recordings) / 3600, 4),
+        "segments": len(segments),
+        "segment_hours": round(spoken / 3600, 4),
+        "prompts": len(kept),
+        "prompts_skipped": dict(sorted(skipped.items())),
+    }
+    return summary, files
+
+
+def recording_files(country: Country, number: int, recording: Recording) -> list[tuple[str, bytes]]:
+    """The audio and the alignment of recording `number`, as (path relative to countries_root, bytes)."""
+    suffix, folder = PLACES[number % len(PLACES)]
+    video_id = f"demo_{country.language}_{number + 1:02d}"
+    audio = f"{country.name}/downloaded_audio/{folder}/{video_id}.{suffix}"
+    alignment = f"{country.name}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
+    value = {
+        "audio_file": f"{country.countries_root.name}/{audio}",
+        "segments": aligned_segments(recording, number, random.Random(f"{country.seed}:{video_id}:asr")),
+    }
+    return [(audio, encode(recording.samples, suffix)), (alignment, orjson.dumps(value, option=orjson.OPT_INDENT_2))]
+
+
+def aligned_segments(recording: Recording, number: int, rng: random.Random) -> list[dict]:
+    """Rows of the alignment: every fourth recording with the longer key names, every fifth without CER."""
+    import jiwer
+
+    rows, token = [], 0
+    for segment in recording.segments:
+        heard = misheard(segment.text, rng)
+        start, end = segment.start / SAMPLING_RATE, segment.end / SAMPLING_RATE
+        tokens = len(segment.text.split())
+        if number % 4 == 2:
+            row = {
+                "start_seconds": start,
+                "end_seconds": end,
+                "asr_transcript": heard,
+                "human_transcript": segment.text,
+            }
+        else:
+            row = {"start": start, "end": end, "asr_text": heard, "human_text": segment.text}
+        if number % 5 != 3:
+            row["cer"] = jiwer.cer(segment.text, heard)
+        rows.append(row | {"start_idx": token, "end_idx": token + tokens})
+        token += tokens
+    return rows
+
+
+def encode(samples: np.ndarray, suffix: str) -> bytes:
+    """Encode int16 mono samples at 16 kHz as opus, m4a, mp3, flac or wav; equal samples give equal bytes."""
+    buffer = io.BytesIO()
+    if suffix not in ENCODERS:
+        import soundfile
+
+        soundfile.write(buffer, samples, SAMPLING_RATE, format=suffix.upper(), subtype="PCM_16")
+        return buffer.getvalue()
+    import av
+    import soxr
+    from av.codec.context import Flags
+
+    muxer, encoder, rate, bit_rate, options = ENCODERS[suffix]
+    if rate != SAMPLING_RATE:
+        # In floats: soxr dithers int16 with a seed taken from the clock.
+        floats = soxr.resample(samples.astype(np.float32), SAMPLING_RATE, rate)
+        samples = np.clip(np.rint(floats), -32768, 32767).astype(np.int16)
+    with av.open(buffer, "w", format=muxer, options={"fflags": "+bitexact"}) as container:
+        stream = container.add_stream(encoder, rate=rate, options=options)
+        stream.codec_context.layout = "mono"
+        stream.codec_context.bit_rate = bit_rate
+        stream.codec_context.flags |= Flags.bitexact
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate, frame.pts = rate, 0
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
+class _Made:
+    """The list of the files that are ours. Beside the index, which Snakemake removes before each run."""
+
+    def __init__(self, index: Path, countries_root: Path) -> None:
+        self.path, self.root = index.with_name(f".{index.stem}_files.json"), countries_root
+        try:
+            self.files = set(jsonl.read(self.path))
+        except (OSError, ValueError):
+            self.files = set()
+
+    def add(self, files: dict) -> None:
+        self.files |= set(files)
+        atomic.write_if_changed(self.path, atomic.json_bytes(sorted(self.files)))
+
+    def keep_only(self, files: dict) -> None:
+        for path in sorted(self.files - set(files)):
+            (self.root / path).unlink(missing_ok=True)
+        self.files = set(files)
+        atomic.write_if_changed(self.path, atomic.json_bytes(sorted(self.files)))
+
+
+def _line(country: str, summary: dict) -> str:
+    skipped = ", ".join(f"{count} {reason}" for reason, count in summary["prompts_skipped"].items()) or "none"
+    return (
+        f"{country} ({summary['language']}): {summary['recordings']} recordings, {summary['hours'] * 60:.1f} min, "
+        f"{summary['segments']} segments of {summary['prompts']} prompts; skipped: {skipped}"
+    )
+
+
+def total(corpus: dict, countries_root: str | os.PathLike) -> str:
+    """One line on the whole corpus."""
+    recordings = sum(summary["recordings"] for summary in corpus["countries"].values())
+    size = sum(file["size"] for file in corpus["files"].values()) / 2**20
+    return (
+        f"{countries_root}: {corpus['source']} speech, {recordings} recordings, {corpus['hours']:.2f} h, {size:.0f} MiB"
+    )

@@ -1,0 +1,122 @@
+"""Debian packages fetched and unpacked without root, and without touching the machine's own apt state."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError
+
+_REMEDY = "--source synthesis needs no packages"
+ATTEMPTS = 2
+TIMEOUT_SECONDS = 240
+# Hooks of the machine's configuration (desktop notices, caches) have no business in a private run.
+PRIVATE_CONF = (
+    "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"
+)
+
+
+def fetch(packages: Sequence[str], folder: str | os.PathLike) -> dict[str, Path]:
+    """Return the folder with the unpacked files of each package; download only what `folder` does not hold yet.
+
+    Uses the machine's own package sources, with lists and cache in a private folder that is removed afterwards.
+    Raises MillraceError where apt-get or dpkg is missing, or the download fails.
+    """
+    folder = Path(folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in packages if _archive(folder, name) is None]
+    if missing:
+        for tool in ("apt-get", "dpkg"):
+            if shutil.which(tool) is None:
+                raise MillraceError(f"{tool} is not on this machine", remedy=_REMEDY)
+        _download(missing, folder)
+    return {name: _unpacked(folder, name) for name in packages}
+
+
+def version(folder: str | os.PathLike, package: str) -> str:
+    """The version of a fetched package, from the name of its archive."""
+    archive = _archive(Path(folder), package)
+    if archive is None:
+        raise MillraceError("the package has not been fetched", where=package)
+    return unquote(archive.name.split("_")[1])
+
+
+def _archive(folder: Path, package: str) -> Path | None:
+    found = sorted(folder.glob(f"{package}_*.deb"))
+    return found[-1] if found else None
+
+
+def _download(packages: Sequence[str], folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".apt-", dir=folder) as private:
+        root = Path(private)
+        for name in ("lists/partial", "cache/archives/partial", "new"):
+            (root / name).mkdir(parents=True)
+        (root / "apt.conf").write_text(PRIVATE_CONF, encoding="utf-8")
+        apt = ["apt-get", "-q", "-y", "-c", str(root / "apt.conf")]
+        for option in (
+            f"Dir::State::Lists={root}/lists",
+            f"Dir::Cache={root}/cache",
+            # Root would drop to another user, who may not write here.
+            "APT::Sandbox::User=",
+            "Acquire::Retries=2",
+            "Acquire::http::Timeout=20",
+            "Acquire::https::Timeout=20",
+            "Acquire::Languages=none",
+        ):
+            apt += ["-o", option]
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                _run([*apt, "update"], root / "new")
+                _run([*apt, "download", *packages], root / "new")
+                break
+            except MillraceError as error:
+                if attempt == ATTEMPTS:
+                    raise
+                log.warning("%s; trying again", error)
+        for archive in (root / "new").glob("*.deb"):
+            os.replace(archive, folder / archive.name)
+    lost = [name for name in packages if _archive(folder, name) is None]
+    if lost:
+        raise MillraceError(f"apt-get left no archive of {', '.join(lost)}", where=str(folder), remedy=_REMEDY)
+
+
+def _unpacked(folder: Path, package: str) -> Path:
+    archive = _archive(folder, package)
+    target = folder / archive.name.removesuffix(".deb")
+    if not target.is_dir():
+        if shutil.which("dpkg") is None:
+            raise MillraceError("dpkg is not on this machine", remedy=_REMEDY)
+        with tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder) as private:
+            try:
+                _run(["dpkg", "-x", str(archive), f"{private}/files"], folder)
+            except MillraceError:
+                # A damaged archive would fail for ever: the next run downloads it again.
+                archive.unlink()
+                raise
+            os.replace(f"{private}/files", target)
+    return target
+
+
+def _run(command: Sequence[str], cwd: Path) -> None:
+    # HOME: dpkg and apt look for a configuration there, which another user's home may refuse to show.
+    environment = {**os.environ, "LC_ALL": "C", "HOME": str(cwd), "DEBIAN_FRONTEND": "noninteractive"}
+    label = f"{command[0]} {'update' if 'update' in command else 'download' if 'download' in command else command[1]}"
+    try:
+        result = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        raise MillraceError(f"no answer within {TIMEOUT_SECONDS} s", where=label, remedy=_REMEDY) from None
+    except OSError as error:
+        raise MillraceError(str(error), where=label, remedy=_REMEDY) from None
+    if result.returncode:
+        said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        told = [line for line in said if re.match(r"E:|dpkg(-deb)?: error", line)] or said
+        raise MillraceError(" / ".join(told[-3:]), where=label, remedy=_REMEDY)

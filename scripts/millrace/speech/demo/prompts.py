@@ -1,0 +1,172 @@
+"""Short spoken prompts with their texts, from which the demo recordings are assembled."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+
+SAMPLING_RATE = 16_000
+LANGUAGES = {"en": "united_kingdom", "es": "spain", "fr": "france", "it": "italy", "ru": "russia"}
+PHRASES = Path(__file__).with_name("demo_phrases.json")
+SENTENCES = 420  # a language; about half an hour
+MIN_SAMPLES = int(0.15 * SAMPLING_RATE)
+MIN_PEAK = 300  # of 32768; below it a file holds silence
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A spoken prompt: `samples` are int16 mono at 16 kHz."""
+
+    name: str
+    text: str
+    samples: np.ndarray
+
+
+def packages(language: str) -> tuple[str, str]:
+    """The Debian packages with the texts and with the audio (G.722, 16 kHz) of a language's prompts."""
+    return f"asterisk-core-sounds-{language}", f"asterisk-core-sounds-{language}-g722"
+
+
+def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
+    """Yield the prompts of an unpacked pair of packages, in the order of the list; count the others in `skipped`."""
+    lists = sorted(texts.glob("usr/share/doc/*/core-sounds-*.txt.gz"))
+    sounds = audio / "usr/share/asterisk/sounds"
+    # <language and voice>/<name>.g722, where the name may hold a folder: digits/1
+    by_name = {
+        "/".join(path.relative_to(sounds).parts[1:]).removesuffix(".g722"): path
+        for path in sorted(sounds.glob("*/**/*.g722"))
+    }
+    if not lists or not by_name:
+        raise MillraceError(
+            "no list of prompts, or no audio, where the packages have been unpacked",
+            where=str(audio),
+            remedy="Remove the folder and run again, or choose --source synthesis",
+        )
+    folded = {name.casefold(): path for name, path in by_name.items()}
+    for name, raw in read_texts(lists[0], skipped).items():
+        path = by_name.get(name) or folded.get(name.casefold())
+        text, reason = clean(name, raw)
+        if path is None or reason:
+            skipped[reason or "no_audio"] += 1
+            continue
+        samples = decode(path)
+        if len(samples) < MIN_SAMPLES or np.abs(samples.astype(np.int32)).max() < MIN_PEAK:
+            skipped["silent"] += 1
+        else:
+            yield Prompt(name, text, samples)
+
+
+def read_texts(path: str | os.PathLike, skipped: Counter) -> dict[str, str]:
+    """Read a list of `name: text` lines (gzip, with or without a BOM, `;` begins a comment).
+
+    A name with two different texts is dropped: nobody knows which of them is spoken.
+    """
+    texts: dict[str, str] = {}
+    ambiguous = set()
+    for line in gzip.decompress(Path(path).read_bytes()).decode("utf-8-sig", "replace").splitlines():
+        name, colon, text = line.partition(":")
+        if not line.strip() or line.lstrip().startswith(";") or not colon:
+            continue
+        if texts.setdefault(name.strip(), text.strip()) != text.strip():
+            ambiguous.add(name.strip())
+    if ambiguous:
+        skipped["two_texts"] += len(ambiguous)
+    return {name: text for name, text in texts.items() if name not in ambiguous}
+
+
+def clean(name: str, text: str) -> tuple[str, str]:
+    """Return the text as spoken, and the reason to leave the prompt out (empty: keep it).
+
+    Brackets hold the description of a sound, or an aside that may or may not be spoken; only the symbol behind the
+    name of a letter ("dash [-]") can be cut off safely.
+    """
+    if name.startswith("letters/"):
+        text = re.sub(r"\[.?\]", " ", text)
+    text = " ".join(text.split())
+    for opening, closing in ('""', "''", "“”", "«»"):
+        inner = text[1:-1]
+        if len(text) > 2 and text[0] == opening and text[-1] == closing and opening not in inner:
+            text = inner.strip()
+    if name.startswith("silence/") or re.fullmatch(r"[\[<(].*[\])>]", text):
+        return "", "sound"
+    if re.search(r"[\[\]<>(){}]", text):
+        return "", "aside"
+    return (text, "") if any(character.isalnum() for character in text) else ("", "no_text")
+
+
+def decode(path: str | os.PathLike) -> np.ndarray:
+    """Decode a raw G.722 file to int16 mono samples at 16 kHz; an unreadable one raises MillraceError."""
+    import av
+
+    try:
+        with av.open(str(path), format="g722") as container:
+            frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
+    except av.FFmpegError as error:
+        raise MillraceError(
+            f"not G.722 audio ({error})", where=str(path), remedy="Remove the package's folder and run again"
+        ) from None
+    return np.concatenate(frames) if frames else np.zeros(0, np.int16)
+
+
+def sentences(language: str, seed: int, count: int = SENTENCES) -> list[str]:
+    """`count` different sentences made of the phrases of a language; one in eight is short ("who does")."""
+    phrases = jsonl.read(PHRASES)[language]
+    rng = random.Random(f"{seed}:{language}:sentences")
+    found: dict[str, str] = {}
+    while len(found) < count:
+        when, who, does, where = (rng.choice(phrases[part]) for part in ("when", "who", "does", "where"))
+        text = f"{who[0].upper()}{who[1:]} {does}." if len(found) % 8 == 7 else f"{when}, {who} {does} {where}."
+        found.setdefault(normal(text), text)
+    return list(found.values())
+
+
+def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Prompt]:
+    """Yield `count` sentences spoken by espeak-ng, resampled to 16 kHz. Reproducible in a fresh process only."""
+    import soxr
+
+    from millrace.speech.demo.synthesis import Synthesiser
+
+    rng = random.Random(f"{seed}:{language}:voice")
+    voice = Synthesiser(language)
+    for number, text in enumerate(sentences(language, seed, count)):
+        spoken = voice.speak(text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70))
+        # In floats: soxr dithers int16 with a seed taken from the clock.
+        resampled = soxr.resample(spoken.astype(np.float32), voice.sample_rate, SAMPLING_RATE)
+        yield Prompt(f"sentence/{number:04d}", text, np.clip(np.rint(resampled), -32768, 32767).astype(np.int16))
+
+
+def normal(text: str) -> str:
+    """The text without case, accents and punctuation: what two prompts share when they say the same."""
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    plain = "".join(character for character in plain if not unicodedata.combining(character))
+    return " ".join(re.findall(r"\w+", plain)) or text
+
+
+def distinct(prompts: Iterable[Prompt], skipped: Counter) -> list[Prompt]:
+    """Keep the first of the prompts that say the same or sound the same; count the others as `duplicate`.
+
+    A prompt under two names could else fall into two recordings, one of them in the test split.
+    """
+    seen: set[str] = set()
+    kept = []
+    for prompt in prompts:
+        marks = {normal(prompt.text), hashlib.sha256(prompt.samples.tobytes()).hexdigest()}
+        if seen & marks:
+            skipped["duplicate"] += 1
+        else:
+            kept.append(prompt)
+        seen |= marks
+    return kept

@@ -1,0 +1,147 @@
+"""Recordings assembled of prompts, with exact alignments: the demo corpus, where the truth is known."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from millrace.common.errors import MillraceError
+from millrace.speech.demo.prompts import SAMPLING_RATE, Prompt
+
+MIN_MINUTES, MAX_MINUTES = 3.0, 15.0
+BASE_MINUTES, MEAN_MINUTES = 3.1, 3.4  # of the short recordings; of all together
+
+
+@dataclass(frozen=True)
+class Segment:
+    """An utterance in a recording: samples `start` to `end` (exclusive) at 16 kHz."""
+
+    start: int
+    end: int
+    text: str
+    prompts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`samples` are int16 mono at 16 kHz; between the segments they are zero."""
+
+    samples: np.ndarray
+    segments: tuple[Segment, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return len(self.samples) / SAMPLING_RATE
+
+
+@dataclass(frozen=True)
+class _Utterance:
+    prompts: tuple[Prompt, ...]
+    pauses: tuple[int, ...]  # samples of silence behind each prompt; the last one separates from the next utterance
+
+    @property
+    def samples(self) -> int:
+        return sum(len(prompt.samples) for prompt in self.prompts) + sum(self.pauses)
+
+
+def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recording]:
+    """Put each prompt into one utterance of one recording.
+
+    Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so that limits on the
+    duration have something to reject. Recordings last 3 to 15 minutes where there is enough speech for one.
+    """
+    if not prompts:
+        raise MillraceError("there is no prompt to make recordings of", where=country)
+    rng = random.Random(f"{seed}:{country}:recordings")
+    utterances = list(_utterances(prompts, rng))
+    minutes = np.cumsum([0, *(utterance.samples for utterance in utterances)]) / SAMPLING_RATE / 60
+    for count in range(max(1, int(minutes[-1] / MEAN_MINUTES)), 0, -1):
+        cuts = _cuts(minutes, count, rng)
+        lengths = np.diff(minutes[cuts])
+        # A recording also begins with a second of silence: hence the margin.
+        if lengths.min() >= MIN_MINUTES and lengths.max() <= MAX_MINUTES - 0.05:
+            break
+    else:
+        cuts = [0, len(utterances)]
+    return [_recording(utterances[first:last], rng) for first, last in itertools.pairwise(cuts)]
+
+
+def _utterances(prompts: Sequence[Prompt], rng: random.Random) -> Iterator[_Utterance]:
+    waiting = list(prompts)
+    rng.shuffle(waiting)
+    while waiting:
+        kind = rng.random()
+        if kind < 0.05:
+            least, most = 0.0, 0.0
+        elif kind < 0.07:
+            least, most = rng.uniform(20.5, 24.0), 30.0
+        else:
+            least, most = rng.uniform(3.0, 10.0), 12.0
+        taken, pauses = [waiting.pop()], []
+        seconds = len(taken[0].samples) / SAMPLING_RATE
+        while waiting and seconds < least:
+            pause = rng.randint(int(0.15 * SAMPLING_RATE), int(0.4 * SAMPLING_RATE))
+            longer = seconds + (pause + len(waiting[-1].samples)) / SAMPLING_RATE
+            if longer > most and seconds >= 3.0:
+                break
+            taken.append(waiting.pop())
+            pauses.append(pause)
+            seconds = longer
+        pauses.append(rng.randint(SAMPLING_RATE // 2, SAMPLING_RATE * 3 // 2))
+        yield _Utterance(tuple(taken), tuple(pauses))
+
+
+def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
+    """Where to cut the utterances into `count` recordings: one clearly longer, the others of spread lengths."""
+    weights = [rng.random() for _ in range(count)]
+    weights[rng.randrange(count)] += 0.6 * count
+    spare = max(0.0, minutes[-1] - count * BASE_MINUTES)
+    lengths = [min(MAX_MINUTES - 1, BASE_MINUTES + spare * weight / sum(weights)) for weight in weights]
+    ends = np.cumsum(lengths)
+    inner = [int(np.abs(minutes - end).argmin()) for end in ends[:-1]]
+    return [0, *inner, len(minutes) - 1]
+
+
+def _recording(utterances: Sequence[_Utterance], rng: random.Random) -> Recording:
+    lead = rng.randint(SAMPLING_RATE // 2, SAMPLING_RATE * 3 // 2)
+    pieces, segments, position = [np.zeros(lead, np.int16)], [], lead
+    for utterance in utterances:
+        start = position
+        for prompt, pause in zip(utterance.prompts, utterance.pauses, strict=True):
+            pieces += [prompt.samples, np.zeros(pause, np.int16)]
+            position += len(prompt.samples) + pause
+        text = " ".join(prompt.text for prompt in utterance.prompts)
+        names = tuple(prompt.name for prompt in utterance.prompts)
+        segments.append(Segment(start, position - utterance.pauses[-1], text, names))
+    return Recording(np.concatenate(pieces), tuple(segments))
+
+
+def misheard(text: str, rng: random.Random) -> str:
+    """`text` with the errors of a recogniser: mostly a character error rate up to 0.15, now and then above 0.3."""
+    kind = rng.random()
+    rate = 0.0 if kind < 0.2 else rng.uniform(0.35, 0.6) if kind > 0.96 else rng.uniform(0.01, 0.13)
+    alphabet = sorted({character for character in text.lower() if character.isalpha()}) or ["a"]
+    words = text.split()
+    budget = round(rate * len(text))
+    while budget > 0 and words:
+        place = rng.randrange(len(words))
+        word = words[place]
+        if rng.random() < 0.15 and len(words) > 1 and len(word) < budget:
+            budget -= len(word) + 1  # a word not heard
+            del words[place]
+            continue
+        budget -= 1
+        at, character = rng.randrange(len(word)), rng.choice(alphabet)
+        change = rng.choice(("substitute", "delete", "insert"))
+        if change == "substitute":
+            words[place] = word[:at] + character + word[at + 1 :]
+        elif change == "insert":
+            words[place] = word[:at] + character + word[at:]
+        elif len(word) > 1:
+            words[place] = word[:at] + word[at + 1 :]
+    return " ".join(words)

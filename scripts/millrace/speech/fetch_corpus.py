@@ -1,0 +1,43 @@
+"""Fetch a demo corpus: recordings of five languages, with their alignments.
+
+Prompts recorded by people come from Debian packages (no root, the machine's apt state stays as it is). Where there is
+no apt or no network, sentences are synthesised instead, and the index says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from millrace.common import cli
+from millrace.speech.demo import corpus as demo_corpus
+from millrace.speech.demo.prompts import LANGUAGES
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("--countries-root", type=Path, required=True, help="folder that gets one folder a country")
+    parser.add_argument("--index", type=Path, required=True, help="JSON file that describes the corpus; written last")
+    parser.add_argument("--seed", type=int, default=42, help="of texts, order, lengths and ASR errors (%(default)s)")
+    parser.add_argument(
+        "--languages", nargs="+", choices=sorted(LANGUAGES), default=sorted(LANGUAGES), help="default: all five"
+    )
+    parser.add_argument(
+        "--source",
+        choices=demo_corpus.SOURCES,
+        default="auto",
+        help="recorded speech from Debian packages, synthesised speech, or what works (%(default)s)",
+    )
+    parser.add_argument("--threads", type=cli.positive_int, default=2, help="countries at a time (%(default)s)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    corpus = demo_corpus.fetch(args.countries_root, args.index, args.seed, args.languages, args.source, args.threads)
+    cli.log.info("%s", demo_corpus.total(corpus, args.countries_root))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""Make the manifest of one partition: its segments, checked, with error rates and the split, and what was rejected.
+
+Input is a partition file as the workflow keeps it in step with the corpus (results/speech/partitions/).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import pyarrow.parquet as pq
+
+from millrace.common import atomic
+from millrace.common import cli
+from millrace.common import jsonl
+from millrace.speech.manifest import build as manifest
+from millrace.speech.manifest.segments import Limits
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("--partition", required=True, help="partition file (JSON)")
+    parser.add_argument("--min-duration", type=cli.positive_float, default=3.0, help="seconds (default 3)")
+    parser.add_argument("--max-duration", type=cli.positive_float, default=20.0, help="seconds (default 20)")
+    parser.add_argument("--manifest", required=True, help="output: segments (parquet)")
+    parser.add_argument("--recordings", required=True, help="output: recordings with their split and hours (JSON)")
+    parser.add_argument("--rejects", required=True, help="output: what was rejected, and why (JSONL)")
+    parser.add_argument("--ledger", required=True, help="output: counts (JSON)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    partition = jsonl.read(args.partition)
+    result = manifest.generate(partition, Limits(args.min_duration, args.max_duration))
+    with atomic.replacing(args.manifest) as partial:
+        pq.write_table(result.table(), partial, compression="zstd")
+    atomic.write_json(args.recordings, result.recordings)
+    jsonl.write_lines(args.rejects, manifest.reject_rows(result.rejects))
+    atomic.write_json(args.ledger, result.ledger.as_dict())
+    ledger = result.ledger
+    cli.log.info(
+        "%s: %d segments found, %d in the manifest, %d rejected %s",
+        partition["partition"],
+        ledger.rows_in,
+        ledger.rows_out,
+        ledger.rows_rejected,
+        dict(sorted(ledger.rejected.items())) or "",
+    )
+    for recording in result.recordings:
+        for warning in recording["warnings"]:
+            cli.log.warning("%s: %s", recording["source_audio_path"], warning)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

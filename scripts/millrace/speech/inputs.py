@@ -1,0 +1,70 @@
+"""Which files the rules of the speech lane ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.speech import sources
+
+PARTITIONS = "results/speech/partitions"
+
+
+class SpeechInputs:
+    """Input functions and parameters of the lane's rules, over the partitions of this parse."""
+
+    def __init__(self, section: dict, found: sources.Sources) -> None:
+        self.section, self.found = section, found
+
+    @staticmethod
+    def settings(section: dict) -> sources.Settings:
+        """What of the lane's config decides on partitions."""
+        names = sources.Settings.__dataclass_fields__
+        return sources.Settings(**{name: section[name] for name in names})
+
+    def countries(self) -> list[str]:
+        """Countries as they stand in paths."""
+        return list(self.found.partitions)
+
+    def manifest_files(self, wildcards: Any) -> list[str]:
+        """What the manifest steps of a country's partitions wrote."""
+        return [
+            f"results/speech/manifest/partitions/{partition}/{name}"
+            for partition in self.found.partitions.get(wildcards.country, [])
+            for name in ("manifest.parquet", "recordings.json", "rejects.jsonl", "ledger.json")
+        ]
+
+    def shard_files(self, wildcards: Any) -> list[str]:
+        """What the shard steps of a country's partitions wrote last."""
+        return [
+            f"results/speech/shards/partitions/{partition}/{name}"
+            for partition in self.found.partitions.get(wildcards.country, [])
+            for name in ("index.parquet", "statuses.parquet")
+        ]
+
+    def country_indices(self, wildcards: Any) -> list[str]:
+        """The index of every country."""
+        return [f"results/speech/shards/{country}_index.parquet" for country in self.countries()]
+
+    def country_ledgers(self, wildcards: Any) -> list[str]:
+        """The ledger of every country."""
+        return [f"results/speech/shards/{country}_ledger.json" for country in self.countries()]
+
+    def manifests(self, wildcards: Any = None) -> list[str]:
+        """The two CSVs of every country, before any shard is made."""
+        return [
+            f"results/speech/manifest/{country}_{table}.csv"
+            for country in self.countries()
+            for table in ("manifest", "splits")
+        ]
+
+    def shards(self, wildcards: Any = None) -> list[str]:
+        """The merged index, when there is a corpus."""
+        return ["results/speech/index.parquet"] if self.countries() else []
+
+    def targets(self, wildcards: Any = None) -> list[str]:
+        """All that the lane builds."""
+        return [*self.manifests(), *self.shards(), *self.report()]
+
+    def report(self, wildcards: Any = None) -> list[str]:
+        """The corpus report."""
+        return ["results/speech/report/summary.html"] if self.countries() else []

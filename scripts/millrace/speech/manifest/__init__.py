@@ -1,0 +1,1 @@
+"""Segments of a partition: read, checked, and listed with their error rates."""

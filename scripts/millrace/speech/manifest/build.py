@@ -1,0 +1,164 @@
+"""The manifest of a partition: one row per segment, from alignment files, with rejects and a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.common.ledger import Ledger
+from millrace.speech.corpus import alignment
+from millrace.speech.audio import cut as audio
+from millrace.speech.manifest import segments
+from millrace.common.error_rates import error_rates
+from millrace.speech.columns import MISSING_SOURCE, PENDING, SCHEMA
+
+
+@dataclass
+class Manifest:
+    """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, and the ledger."""
+
+    ledger: Ledger
+    rows: list[dict] = field(default_factory=list)
+    recordings: list[dict] = field(default_factory=list)
+    rejects: list[segments.Reject] = field(default_factory=list)
+
+    def table(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return pa.Table.from_pylist(self.rows, schema=SCHEMA)
+
+
+def generate(partition: dict, limits: segments.Limits) -> Manifest:
+    """Read the alignment files of a partition (as millrace.speech.sources wrote it) and make its manifest.
+
+    Recordings stay in the partition's order (new ones come last, so that the shards of the old ones stay as they
+    are), segments in order of time.
+    """
+    result = Manifest(Ledger("speech_generate_manifest", partition["partition"]))
+    for recording in partition["recordings"]:
+        _add_recording(result, partition, recording, limits)
+    result.ledger.rows_out = len(result.rows)
+    result.ledger.rejected.update(reject.reason for reject in result.rejects)
+    result.ledger.check()
+    return result
+
+
+def _add_recording(result: Manifest, partition: dict, recording: dict, limits: segments.Limits) -> None:
+    rows: list[dict] = []
+    probes: dict[str, tuple[float | None, Sequence[str]]] = {}
+    for transcript in recording["transcripts"]:
+        source = transcript["audio"]
+        if source and source["path"] not in probes:
+            probes[source["path"]] = _probe(source["path"])
+        seconds = probes[source["path"]][0] if source else None
+        rows += _transcript_rows(result, partition, recording, transcript, seconds, limits)
+    rows.sort(key=lambda row: (row["start_seconds"], row["end_seconds"], row["transcript_id"]))
+    rows, duplicates = segments.resolve_duplicates(rows)
+    for row, reason, detail in duplicates:
+        _reject(result, row["_place"], reason, detail)
+    for row in rows:
+        del row["_place"]
+    result.rows += rows
+    used = {t["audio"]["path"]: t["audio"] for t in recording["transcripts"] if t["audio"]}
+    for path, source in used.items() or [("", None)]:
+        seconds, warnings = probes.get(path, (None, ()))
+        result.ledger.warnings.update(warning.partition(":")[0] for warning in warnings)
+        result.recordings.append(
+            {
+                "source_audio_path": path or recording["transcripts"][0]["audio_file"],
+                "video_id": recording["video_id"],
+                "duration_hours": None if seconds is None else seconds / 3600,
+                "size_mb": source["size"] / 1e6 if source else None,
+                "split": partition["split"],
+                "subset_id": partition["subset_id"],
+                "warnings": list(warnings),
+            }
+        )
+    if len(recording["transcripts"]) > 1:
+        result.ledger.warnings["second_transcript"] += len(recording["transcripts"]) - 1
+
+
+def _probe(path: str) -> tuple[float | None, Sequence[str]]:
+    """Length in seconds and warnings; a file that cannot be read fails later, when it is to be cut, with its reason."""
+    try:
+        info = audio.probe(path)
+    except audio.AudioError as error:
+        return None, (f"{error.reason}: {error}",)
+    return info.duration_seconds, info.warnings
+
+
+def _transcript_rows(
+    result: Manifest,
+    partition: dict,
+    recording: dict,
+    transcript: dict,
+    audio_seconds: float | None,
+    limits: segments.Limits,
+) -> list[dict]:
+    place = {
+        "country": partition["country"],
+        "video_id": recording["video_id"],
+        "transcript_id": transcript["transcript_id"],
+        "file": Path(transcript["path"]).name,
+    }
+    try:
+        parsed = alignment.parse(Path(transcript["path"]).read_bytes())
+    except (OSError, alignment.BadAlignment) as error:
+        # It could be read when the workflow was parsed: the next dry run will list it as rejected.
+        reason = error.reason if isinstance(error, alignment.BadAlignment) else "json_unreadable"
+        result.ledger.warnings[reason] += 1
+        return []
+    result.ledger.rows_in += len(parsed.segments)
+    result.ledger.repaired.update(parsed.repairs)
+    valid: list[segments.Segment] = []
+    for number, raw in enumerate(parsed.segments):
+        try:
+            if recording["twin_split"]:
+                detail = f"the same audio as {recording['twin_of']}, which is in {recording['twin_split']}"
+                raise segments.Unusable("same_audio_in_other_split", detail)
+            valid.append(segments.validate(raw, number, limits, audio_seconds))
+        except segments.Unusable as unusable:
+            _reject(result, {**place, "segment": number}, unusable.reason, str(unusable))
+    result.ledger.repaired.update(segments.count_repairs(segment.repairs for segment in valid))
+    cers, wers = error_rates([s.human_text for s in valid], [s.asr_text for s in valid])
+    if missing := sum(segment.cer is None for segment in valid):
+        result.ledger.repaired["cer_computed"] += missing
+    source = transcript["audio"]
+    return [
+        {
+            "key": segments.key_of(partition["country"], recording["video_id"], segment),
+            "country": partition["country"],
+            "language": partition["language"],
+            "video_id": recording["video_id"],
+            "transcript_id": transcript["transcript_id"],
+            "source_audio_path": source["path"] if source else transcript["audio_file"],
+            "start_seconds": segment.start,
+            "end_seconds": segment.end,
+            "duration_seconds": round(segment.end - segment.start, 6),
+            "asr_transcript": segment.asr_text,
+            "human_transcript": segment.human_text,
+            "cer": cer if segment.cer is None else segment.cer,
+            "wer": wer,
+            "original_transcript_start_idx": segment.start_idx,
+            "original_transcript_end_idx": segment.end_idx,
+            "status": PENDING if source else MISSING_SOURCE,
+            "error_message": "" if source else f"no audio file for {transcript['audio_file']}",
+            "batch_id": partition["partition"],
+            "split": partition["split"],
+            "subset_id": partition["subset_id"],
+            "_place": {**place, "segment": segment.number},
+        }
+        for segment, cer, wer in zip(valid, cers, wers, strict=True)
+    ]
+
+
+def _reject(result: Manifest, place: dict[str, Any], reason: str, detail: str) -> None:
+    result.rejects.append(segments.Reject(**place, reason=reason, detail=detail))
+
+
+def reject_rows(rejects: Sequence[segments.Reject]) -> list[dict]:
+    """Rejects as JSON rows."""
+    return [asdict(reject) for reject in rejects]

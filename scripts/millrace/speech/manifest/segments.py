@@ -1,0 +1,199 @@
+"""Segments as alignment files hold them, turned into manifest rows or counted rejects."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace.speech.corpus import alignment
+
+# A segment may end this much after its audio (rounding in the aligner) and is then cut at the end; seconds.
+END_TOLERANCE = 0.05
+# Rejects by choice or by rule of the data set; all other reasons are errors in the sources.
+CHOICES = frozenset(
+    ["too_short", "too_long", "cer_over_limit", "duplicate_exact", "duplicate_key", "same_audio_in_other_split"]
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which segments a run wants: seconds, both ends included."""
+
+    min_duration: float
+    max_duration: float
+
+
+@dataclass
+class Reject:
+    """A segment that does not go on, where it stands, and why."""
+
+    country: str
+    video_id: str
+    transcript_id: str
+    file: str
+    segment: int
+    reason: str
+    detail: str
+
+
+@dataclass
+class Segment:
+    """A valid segment. Times in seconds; `cer` is None where the alignment gives none that can be used."""
+
+    start: float
+    end: float
+    human_text: str
+    asr_text: str
+    cer: float | None
+    start_idx: int | None
+    end_idx: int | None
+    number: int
+    repairs: list[str] = field(default_factory=list)
+
+
+class Unusable(ValueError):
+    """Why a segment cannot be used: `reason` is a slug, the message is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None) -> Segment:
+    """Check one segment as written (`number` is its place in the file, from 0). Raises Unusable with the reason.
+
+    `audio_seconds` is the length of the recording, or None where it is unknown.
+    """
+    if not isinstance(raw, dict):
+        raise Unusable("segment_not_an_object", f"the segment is {alignment.kind_of(raw)}, not an object")
+    repairs: list[str] = []
+    start, end = _time(raw, "start", repairs), _time(raw, "end", repairs)
+    if -0.001 < start < 0:
+        start, repairs = 0.0, [*repairs, "start_clipped"]
+    if start < 0 or end < 0:
+        raise Unusable("time_negative", f"start {start:g} s, end {end:g} s")
+    if end <= start:
+        raise Unusable("time_reversed", f"ends at {end:g} s, not after its start at {start:g} s")
+    if audio_seconds is not None:
+        if start >= audio_seconds or end > audio_seconds + END_TOLERANCE:
+            raise Unusable("time_out_of_range", f"{start:g} to {end:g} s in audio of {audio_seconds:.3f} s")
+        if end > audio_seconds:
+            end, repairs = audio_seconds, [*repairs, "end_clipped"]
+    human_text = _text(raw, "human_text", repairs)
+    if not human_text.strip():
+        raise Unusable("no_human_text", "human text is missing, null or blank")
+    asr_text = _text(raw, "asr_text", repairs)
+    if not asr_text.strip():
+        repairs.append("asr_text_missing")
+    duration = end - start
+    # Times are sums of floats: a nanosecond must not decide on a limit.
+    if duration < limits.min_duration - 1e-6:
+        raise Unusable("too_short", f"{duration:.3f} s, shorter than {limits.min_duration:g} s")
+    if duration > limits.max_duration + 1e-6:
+        raise Unusable("too_long", f"{duration:.3f} s, longer than {limits.max_duration:g} s")
+    return Segment(
+        start,
+        end,
+        human_text,
+        asr_text,
+        _rate(raw),
+        _index(raw, "start_idx"),
+        _index(raw, "end_idx"),
+        number,
+        repairs,
+    )
+
+
+def _time(raw: dict, name: str, repairs: list[str]) -> float:
+    value = alignment.field_of(raw, name)
+    if value is None:
+        raise Unusable("time_missing", f"`{name}` is missing or null")
+    if isinstance(value, str):
+        try:
+            # Python takes 1_0 for 10.
+            value = float(value.strip().replace(",", ".").replace("_", " "))
+        except ValueError:
+            raise Unusable("time_not_a_number", f"`{name}` is {value[:40]!r}") from None
+        repairs.append("time_from_string")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unusable("time_not_a_number", f"`{name}` is {alignment.kind_of(value)}")
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise Unusable("time_not_finite", f"`{name}` is {value}")
+    return value
+
+
+def _text(raw: dict, name: str, repairs: list[str]) -> str:
+    value = alignment.field_of(raw, name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return ""
+        value = str(value)
+        repairs.append("text_from_number")
+    text, mended = alignment.clean_text(value)
+    repairs.extend(mended)
+    return text
+
+
+def _rate(raw: dict) -> float | None:
+    rate = _number(raw, "cer")
+    return rate if rate is not None and rate >= 0 else None
+
+
+def _index(raw: dict, name: str) -> int | None:
+    index = _number(raw, name)
+    return int(index) if index is not None and abs(index) < 2**53 else None
+
+
+def _number(raw: dict, name: str) -> float | None:
+    """A field that a segment can do without: None where it is no finite number."""
+    value = alignment.field_of(raw, name)
+    try:
+        number = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def key_of(country: str, video_id: str, segment: Segment) -> str:
+    """The segment's key: country, video id, start and end in whole milliseconds (truncated, as the corpus does)."""
+    return f"{country}_{video_id}_{int(segment.start * 1000)}_{int(segment.end * 1000)}"
+
+
+def resolve_duplicates(rows: Iterable[dict]) -> tuple[list[dict], list[tuple[dict, str, str]]]:
+    """Keep one row per key: the one with the lowest CER, then the first.
+
+    Returns the rows kept, in their order, and (row, reason, detail) of the others: `duplicate_exact` where times and
+    texts are the same too, else `duplicate_key` (a second transcript of the same span, or times that differ by less
+    than a millisecond).
+    """
+    rows = list(rows)
+    best: dict[str, dict] = {}
+    for row in rows:
+        kept = best.get(row["key"])
+        if kept is None or row["cer"] < kept["cer"]:
+            best[row["key"]] = row
+    rejected = []
+    for row in rows:
+        kept = best[row["key"]]
+        if row is kept:
+            continue
+        same = all(
+            row[name] == kept[name] for name in ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
+        )
+        reason = "duplicate_exact" if same else "duplicate_key"
+        rejected.append((row, reason, f"same key {row['key']} as in transcript {kept['transcript_id']!r}"))
+    return [row for row in rows if row is best[row["key"]]], rejected
+
+
+def count_repairs(repairs: Iterable[list[str]]) -> Counter:
+    """How often each repair was made."""
+    return Counter(name for names in repairs for name in names)

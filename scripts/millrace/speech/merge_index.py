@@ -1,0 +1,49 @@
+"""Merge the countries' indices into one parquet, and their ledgers into one JSON."""
+
+from __future__ import annotations
+
+import argparse
+
+import pyarrow.parquet as pq
+
+from millrace.common import atomic
+from millrace.common import cli
+from millrace.common import jsonl
+from millrace.common.errors import own_file
+from millrace.common.ledger import Ledger
+from millrace.speech.shards.index import INDEX_SCHEMA
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("--indices", required=True, nargs="+", help="index of each country (parquet)")
+    parser.add_argument("--ledgers", required=True, nargs="+", help="ledger of each country (JSON)")
+    parser.add_argument("--index", required=True, help="output: index of all segments (parquet)")
+    parser.add_argument("--ledger", required=True, help="output: ledgers of all countries and their total (JSON)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    countries, ledgers = [jsonl.read(path) for path in args.ledgers], []
+    for path, country in zip(args.ledgers, countries, strict=True):
+        with own_file(path):
+            ledgers.append(Ledger.from_dict(country["segments"]))
+    total = Ledger.total("speech_merge_index", "all", ledgers)
+    rows = 0
+    with atomic.replacing(args.index) as partial, pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as out:
+        for path in args.indices:
+            with own_file(path), pq.ParquetFile(path) as source:
+                for group in range(source.num_row_groups):
+                    table = source.read_row_group(group).cast(INDEX_SCHEMA)
+                    out.write_table(table)
+                    rows += table.num_rows
+    total.rows_out = rows
+    total.check()
+    atomic.write_json(args.ledger, {"total": total.as_dict(), "countries": countries})
+    cli.log.info("%d segments of %d countries in the index", rows, len(countries))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,82 @@
+"""The names of countries, partitions and shards as they stand in paths."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from millrace.common.workflow import partitions
+
+# A partition owns this many shard numbers, so that numbers are stable whatever its neighbours grow to.
+SHARD_NUMBERS = 100
+# Names of countries that quote to more than this are cut; file names take 255 bytes.
+_LONGEST_NAME = 100
+_ID = re.compile(r"(?P<country>[^/.]+)-(?P<folder>train-\d+|train|validation|test)-(?P<number>\d{5,})")
+# Sidecars are hidden by a dot, temporaries by one more.
+_FILE = re.compile(rf"\.{{0,2}}(?P<shard>{_ID.pattern})\.(?:tar|index\.parquet)(?P<temporary>\..+\.partial)?")
+
+
+def safe_name(name: str) -> str:
+    """A country's name as it may stand in file names and wildcards.
+
+    urllib.parse.unquote gives it back, unless it is so long that a digest stands for its end.
+    """
+    if len(safe := _quoted(name)) <= _LONGEST_NAME:
+        return safe
+    end, head = f"~{partitions.digest(name)[:16]}", name
+    while len(_quoted(head)) > _LONGEST_NAME - len(end):
+        head = head[:-1]
+    return _quoted(head) + end
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="").replace(".", "%2E")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, with 100 numbers of its own."""
+
+    country: str
+    folder: str
+    first: int
+
+    @classmethod
+    def parse(cls, partition_id: str) -> Partition | None:
+        """From `<country>-<split>[-<subset>]-<NNNNN>`; None where it is not of this form."""
+        match = _ID.fullmatch(partition_id)
+        if not match or int(match["number"]) % SHARD_NUMBERS:
+            return None
+        return cls(match["country"], match["folder"], int(match["number"]))
+
+    @property
+    def stem(self) -> str:
+        """What the names of its shards begin with, and those of the whole split and subset."""
+        return f"{self.country}-{self.folder}"
+
+    def __str__(self) -> str:
+        return f"{self.stem}-{self.first:05d}"
+
+    def shard(self, number: int) -> str:
+        """Path of a tar, relative to the output folder."""
+        return f"{self.country}/{self.folder}/{self.stem}-{number:05d}.tar"
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """What a file's name says: its partition, its shard (the tar's name without suffix), the ending of a temporary."""
+
+    partition: Partition
+    shard: str
+    temporary: str
+
+    @classmethod
+    def parse(cls, name: str) -> ShardFile | None:
+        """From the name of a tar, its sidecar, or a temporary of one of them; None for all other files."""
+        match = _FILE.fullmatch(name)
+        if not match:
+            return None
+        number = int(match["number"])
+        partition = Partition(match["country"], match["folder"], number - number % SHARD_NUMBERS)
+        return cls(partition, match["shard"], match["temporary"] or "")

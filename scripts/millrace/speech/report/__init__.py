@@ -1,0 +1,1 @@
+"""The corpus report: numbers, figures, page."""

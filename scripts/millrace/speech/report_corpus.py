@@ -1,0 +1,46 @@
+"""Show the corpus to people: hours, segments, distributions and rejects as a page and three figures."""
+
+from __future__ import annotations
+
+import argparse
+
+from millrace.common import atomic
+from millrace.common import cli
+from millrace.common.report import figures
+from millrace.speech.report import figures as corpus_figures
+from millrace.speech.report import page as corpus_page
+from millrace.speech.report import corpus as corpus_report
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("--index", required=True, help="index of all segments in shards (parquet)")
+    parser.add_argument("--ledger", required=True, help="ledgers of all countries (JSON)")
+    parser.add_argument("--manifest-dir", required=True, help="folder of <country>_manifest.csv and _splits.csv")
+    parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
+    parser.add_argument("--hours", required=True, help="output: hours per country and split (SVG)")
+    parser.add_argument("--distributions", required=True, help="output: duration, CER and WER (SVG)")
+    parser.add_argument("--rejects", required=True, help="output: rejects by reason and country (SVG)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    corpus = corpus_report.read(args.index, args.ledger, args.manifest_dir)
+    rates = corpus_report.Rates.joined([country.rates for country in corpus.countries])
+    svgs = {
+        "hours": corpus_figures.hours(corpus),
+        "distributions": corpus_figures.distributions(rates),
+        "rejects": corpus_figures.rejects(corpus),
+    }
+    for name, svg in svgs.items():
+        figures.save_svg(getattr(args, name), svg)
+    atomic.write_text(args.summary, corpus_page.render(corpus, rates, svgs))
+    total = corpus.ledger("segment")
+    told = figures.human_hours(corpus.hours), total.rows_out, total.rows_in, len(corpus.countries)
+    cli.log.info("%s in %d of %d segments found, %d countries", *told)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Segments planned into tars, written, indexed and swept."""

@@ -1,0 +1,132 @@
+"""The tables beside shards: the index of what is in them, and the sidecar by which a shard is known to be good.
+
+The sidecar of `x-00000.tar` is `.x-00000.index.parquet`, hidden, so that loaders given the folder see tars only. It
+holds a row for every segment planned for the shard, failed ones included, and in its metadata the plan's digest and
+the tar's size and SHA-256. It is written after the tar: a tar without one is not finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.common import atomic
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("country", pa.string()),
+        ("language", pa.string()),
+        ("video_id", pa.string()),
+        ("transcript_id", pa.string()),
+        ("split", pa.string()),
+        ("subset_id", pa.int64()),
+        ("shard", pa.string()),
+        ("member", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("samples", pa.int64()),
+        ("sample_rate", pa.int32()),
+        ("duration_seconds", pa.float64()),
+        ("start_seconds", pa.float64()),
+        ("end_seconds", pa.float64()),
+        ("asr_transcript", pa.string()),
+        ("human_transcript", pa.string()),
+        ("cer", pa.float64()),
+        ("wer", pa.float64()),
+        ("sha256", pa.string()),
+    ]
+)
+STATUS_SCHEMA = pa.schema([("key", pa.string()), ("status", pa.string()), ("error_message", pa.string())])
+SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, STATUS_SCHEMA])
+_META = b"millrace"
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """What is known of a shard. `tar_sha256` is None where no segment could be had, and so no tar was written."""
+
+    digest: str
+    tar_size: int
+    tar_sha256: str | None
+    table: pa.Table
+
+    @property
+    def failed(self) -> bool:
+        """Whether a segment of this shard is in error."""
+        return self.table["offset"].null_count > 0
+
+    def describes(self, tar: Path) -> bool:
+        """Whether `tar` lies there as it was written: size and SHA-256, or no file where none was."""
+        try:
+            size = os.path.getsize(tar)
+        except OSError:
+            return self.tar_sha256 is None
+        return self.tar_sha256 is not None and size == self.tar_size and file_sha256(tar) == self.tar_sha256
+
+
+def sidecar_path(tar: Path) -> Path:
+    """Where the sidecar of a tar lies."""
+    return tar.with_name(f".{tar.stem}.index.parquet")
+
+
+def write_sidecar(tar: Path, sidecar: Sidecar) -> None:
+    """Write the sidecar of a tar atomically."""
+    meta = {"digest": sidecar.digest, "tar_size": sidecar.tar_size, "tar_sha256": sidecar.tar_sha256}
+    write_table(sidecar_path(tar), sidecar.table.replace_schema_metadata({_META: orjson.dumps(meta)}))
+
+
+def read_sidecar(tar: Path) -> Sidecar | None:
+    """The sidecar of a tar; None where there is none, or none that can be read."""
+    try:
+        table = pq.read_table(sidecar_path(tar), partitioning=None)
+        meta = orjson.loads(table.schema.metadata[_META])
+        sidecar = Sidecar(meta["digest"], meta["tar_size"], meta["tar_sha256"], table.replace_schema_metadata(None))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
+    return sidecar if sidecar.table.schema == SIDECAR_SCHEMA else None
+
+
+def index_of(tables: Iterable[pa.Table]) -> pa.Table:
+    """The index rows of sidecar tables: segments that are in a tar, in the tables' order."""
+    chosen = [table.filter(table["offset"].is_valid()).select(INDEX_SCHEMA.names) for table in tables]
+    return pa.concat_tables([INDEX_SCHEMA.empty_table(), *chosen]).combine_chunks()
+
+
+def gather(output_dir: Path) -> pa.Table:
+    """The index of every finished shard under a folder, by path."""
+    tables = []
+    for tar in sorted(output_dir.glob("*/*/*.tar")):
+        sidecar = read_sidecar(tar)
+        if sidecar is not None and sidecar.tar_sha256 and os.path.getsize(tar) == sidecar.tar_size:
+            tables.append(sidecar.table)
+    return index_of(tables)
+
+
+def write_statuses(path: str | os.PathLike, rows: Sequence[tuple[str, str, str]]) -> None:
+    """Write (key, status, message) of all rows of a manifest part."""
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    arrays = [pa.array(column, pa.string()) for column in columns]
+    write_table(path, pa.Table.from_arrays(arrays, schema=STATUS_SCHEMA))
+
+
+def write_table(path: str | os.PathLike, table: pa.Table) -> None:
+    """Write a parquet file atomically, with fixed options: the same table gives the same bytes."""
+    with atomic.replacing(path) as partial:
+        pq.write_table(table, partial, compression="zstd", row_group_size=1 << 17, version="2.6")
+
+
+def file_sha256(path: str | os.PathLike) -> str:
+    """Hexadecimal SHA-256 of a file."""
+    with open(path, "rb") as handle:
+        with contextlib.suppress(AttributeError, OSError):
+            os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,271 @@
+"""Which segments go into which shard: a pure function of the manifest part, the options and the sources' stat.
+
+Shards are filled in manifest order by an upper bound of each segment's bytes that is known before decoding, so that no
+shard exceeds the limit and nothing has to be decoded to know where a segment belongs.
+"""
+
+from __future__ import annotations
+
+
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from millrace.common.errors import MillraceError
+from millrace.speech.columns import MISSING_SOURCE, OVER_CER, PENDING, PROCESSING
+
+from millrace.speech.names import SHARD_NUMBERS, Partition
+from millrace.speech.shards.tar_writer import RECORD, member_bytes
+
+
+
+import math
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import orjson
+
+# Part of every digest: raise it when the same input is to give other bytes. Versions of encoders are no part of it, so
+# that an updated library does not rebuild a corpus.
+FORMAT = "millrace-speech-shard-1"
+
+# Longer than this is a mistyped time, not a segment; it would only make the estimates absurd.
+_LONGEST_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """What a user chooses: Hz, a format of millrace.speech.audio.cut, the highest CER, gigabytes (10^9 bytes) a shard."""
+
+    sampling_rate: int = 16_000
+    audio_format: str = "flac"
+    max_cer: float = 0.3
+    max_shard_size_gb: float = 1.0
+
+
+@dataclass(frozen=True)
+class PlannedSegment:
+    """A segment to be written: `position` in the manifest part, its row, its member stem and its JSON."""
+
+    position: int
+    row: dict
+    stem: str
+    text: bytes
+
+    @property
+    def source(self) -> str:
+        """Path of its recording's audio."""
+        return self.row["source_audio_path"]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Start and end in seconds."""
+        return self.row["start_seconds"], self.row["end_seconds"]
+
+    @property
+    def hours(self) -> float:
+        """Length in hours."""
+        return (self.row["end_seconds"] - self.row["start_seconds"]) / 3600
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """A tar to be: `shard` is its path below the output folder, `digest` covers all that decides on its bytes."""
+
+    shard: str
+    segments: tuple[PlannedSegment, ...]
+    bytes_at_most: int
+    digest: str
+
+    def tar(self, output_dir: Path) -> Path:
+        """Where it is written."""
+        return output_dir / self.shard
+
+
+@dataclass
+class Plan:
+    """The shards of a partition, and `settled`: status and message of the rows that need no audio, by position."""
+
+    partition: Partition
+    options: ShardOptions
+    rows: Sequence[dict]
+    shards: list[PlannedShard] = field(default_factory=list)
+    settled: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOptions) -> Plan:
+    """Plan the shards of the manifest rows of one partition.
+
+    Rows that are not pending keep their status. Raises MillraceError where the partition would need more shards than it
+    has numbers.
+    """
+    plan = Plan(partition, options, rows)
+    groups: list[list[PlannedSegment]] = []
+    sizes: list[int] = []
+    # Room is left for the end of the tar: two blocks and the filling of the last record.
+    room = int(options.max_shard_size_gb * 1e9) - 2 * RECORD
+    for segment in _in_recording_order(_segments(plan)):
+        size = segment_bytes(segment, options)
+        if not groups or sizes[-1] + size > room:
+            groups.append([])
+            sizes.append(0)
+        groups[-1].append(segment)
+        sizes[-1] += size
+    if len(groups) > SHARD_NUMBERS:
+        raise MillraceError(
+            f"{len(groups)} shards of {options.max_shard_size_gb:g} GB are needed, and a partition has {SHARD_NUMBERS}",
+            where=f"partition {partition}",
+            remedy="Raise max_shard_size_gb, or lower speech.partition_hours",
+        )
+    stats: dict[str, tuple[int, int] | None] = {}
+    for number, (segments, size) in enumerate(zip(groups, sizes, strict=True), partition.first):
+        digest = _digest(segments, options, stats)
+        plan.shards.append(PlannedShard(partition.shard(number), tuple(segments), size + 2 * RECORD, digest))
+    return plan
+
+
+def segment_bytes(segment: PlannedSegment, options: ShardOptions) -> int:
+    """An upper bound of what the two members of a segment take in a tar."""
+    start, end = segment.span
+    audio = audio_bytes(end - start, options.sampling_rate, options.audio_format)
+    name = len(segment.stem) + 5
+    return member_bytes(name, audio) + member_bytes(name, len(segment.text))
+
+
+def audio_bytes(seconds: float, sampling_rate: int, audio_format: str) -> int:
+    """An upper bound of what millrace.speech.audio.encode makes of `seconds` of audio.
+
+    Opus has a variable rate: up to 1.7 times the nominal one on clicks, so twice is taken; mp3 has a constant one.
+    FLAC stores noise as it is, with some bytes a frame. Every file has a head.
+    """
+    if audio_format == "opus":
+        rate = 8_000 if sampling_rate <= 16_000 else 16_000
+    elif audio_format == "mp3":
+        rate = 8_800 if sampling_rate <= 24_000 else 13_200
+    else:
+        rate = 2 * sampling_rate * 65 / 64
+    return math.ceil(seconds * rate) + 4096
+
+
+def _segments(plan: Plan) -> list[PlannedSegment]:
+    """The rows to be written; what is over the CER limit, or cannot be a member, is settled here."""
+    found: list[PlannedSegment] = []
+    seen: set[str] = set()
+    for position, row in enumerate(plan.rows):
+        if row["status"] != PENDING:
+            plan.settled[position] = row["status"], row["error_message"] or ""
+            continue
+        problem = _problem(row, seen, plan.options)
+        if problem:
+            plan.settled[position] = problem
+            continue
+        seen.add(row["key"])
+        text = sample_json(row, plan.options.sampling_rate)
+        found.append(PlannedSegment(position, row, safe_key(row["key"]), text))
+    return found
+
+
+def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str] | None:
+    source, cer = row["source_audio_path"], row["cer"]
+    # A CER nobody knows (no text to compare with) passes only where the limit lets everything pass.
+    unknown = cer is None or math.isnan(cer) or cer < 0
+    if unknown and options.max_cer < 1:
+        return OVER_CER, f"{source}: CER unknown, and the limit is {options.max_cer:g}"
+    if not unknown and cer > options.max_cer:
+        return OVER_CER, f"{source}: CER {cer:g} is over the limit of {options.max_cer:g}"
+    if not source:
+        return MISSING_SOURCE, f"no source_audio_path for {row['key']}"
+    start, end = row["start_seconds"], row["end_seconds"]
+    # Comparisons with NaN are false.
+    if start is None or end is None or not 0 <= start < end <= start + _LONGEST_SECONDS < math.inf:
+        return PROCESSING, f"{source}: {start} to {end} s is not the span of a segment"
+    if not row["key"]:
+        return PROCESSING, f"{source}: the segment at {start:g} s has no key"
+    if row["key"] in seen:
+        return PROCESSING, f"{source}: the key {row['key']} stands in the manifest more than once"
+    return None
+
+
+def _in_recording_order(segments: list[PlannedSegment]) -> list[PlannedSegment]:
+    """Recordings in the manifest's order, segments in order of time: as generate_manifest leaves them already."""
+    first: dict[str, int] = {}
+    for segment in segments:
+        first.setdefault(segment.row["video_id"], segment.position)
+    return sorted(segments, key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position))
+
+
+def _digest(segments: list[PlannedSegment], options: ShardOptions, stats: dict[str, tuple[int, int] | None]) -> str:
+    digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
+    sources: dict[str, tuple[int, int] | None] = {}
+    for segment in segments:
+        if segment.source not in stats:
+            stats[segment.source] = _stat(segment.source)
+        sources[segment.source] = stats[segment.source]
+        # The JSON writes NaN, infinity and None all as -1.0; the index keeps them apart.
+        facts = (segment.stem, segment.span, segment.row["cer"], segment.row["wer"], segment.source)
+        for part in (repr(facts).encode(), segment.text):
+            digest.update(b"%d:" % len(part) + part)
+    digest.update(orjson.dumps(sorted(sources.items())))
+    return digest.hexdigest()
+
+
+def _stat(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+# Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample has every one, and
+# numbers are always floats: readers infer types from the first samples, and an int or a null there spoils the rest.
+FIELD_TYPES: dict[str, str] = {
+    "key": "string",
+    "country": "string",
+    "language": "string",
+    "video_id": "string",
+    "transcript_id": "string",
+    "start_seconds": "float64",
+    "end_seconds": "float64",
+    "duration_seconds": "float64",
+    "asr_transcript": "string",
+    "human_transcript": "string",
+    "cer": "float64",
+    "wer": "float64",
+    "original_transcript_start_idx": "float64",
+    "original_transcript_end_idx": "float64",
+    "sampling_rate": "float64",
+    "split": "string",
+    "subset_id": "float64",
+}
+# What stands for a number that is not known.
+UNKNOWN = -1.0
+
+
+def safe_key(key: str) -> str:
+    """`key` as it may stand before the dot of a member's name: letters, digits, `_`, `-`, the rest as %XX of UTF-8.
+
+    `urllib.parse.unquote` gives the key back. A dot would merge samples; two leading underscores hide a member from
+    `datasets`, so the first of them is quoted too.
+    """
+    safe = quote(key, safe="").replace(".", "%2E").replace("~", "%7E")
+    return "%5F" + safe[1:] if safe.startswith("__") else safe
+
+
+def sample_json(row: Mapping, sampling_rate: int) -> bytes:
+    """The JSON member of a manifest row: compact, UTF-8, no local paths; unknown numbers are -1.0, unknown texts ""."""
+    content: dict[str, str | float] = {}
+    for name, kind in FIELD_TYPES.items():
+        value = sampling_rate if name == "sampling_rate" else row.get(name)
+        content[name] = _number(value) if kind == "float64" else "" if value is None else str(value)
+    return orjson.dumps(content)
+
+
+def _number(value: float | None) -> float:
+    return UNKNOWN if value is None or not math.isfinite(value) else float(value)

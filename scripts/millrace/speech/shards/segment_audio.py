@@ -1,0 +1,100 @@
+"""Segments as encoded bytes: each recording is read once, and the order stays."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+from collections.abc import Generator, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from millrace.speech.audio import cut as audio
+from millrace.speech.columns import AUDIO_LOAD, MISSING_SOURCE, PROCESSING
+from millrace.speech.shards.plan import PlannedSegment
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FATAL = (*DISK_FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_STATUS = {
+    "audio_missing": MISSING_SOURCE,
+    "audio_empty": AUDIO_LOAD,
+    "audio_load": AUDIO_LOAD,
+    "audio_no_stream": AUDIO_LOAD,
+}
+
+
+class Encoded(NamedTuple):
+    """A segment's file and its length in samples, or the status and message that say why there is none."""
+
+    body: bytes | None
+    samples: int
+    status: str
+    message: str
+
+
+def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) -> Generator[Encoded]:
+    """Yield an `Encoded` for each segment, in order. Close the generator when not all are taken.
+
+    What is wrong with one segment or recording is in its `Encoded`; a full disk or exhausted memory is raised.
+    """
+    with contextlib.closing(_cut(segments, rate)) as cuts:
+        for segment, samples in cuts:
+            yield _encode(segment, samples, rate, audio_format)
+
+
+def _cut(segments: Iterable[PlannedSegment], rate: int) -> Generator[tuple[PlannedSegment, np.ndarray | Exception]]:
+    for _, group in itertools.groupby(segments, key=lambda segment: segment.row["video_id"]):
+        of_recording = list(group)
+        spans: dict[str, list[tuple[float, float]]] = {}
+        for segment in of_recording:
+            spans.setdefault(segment.source, []).append(segment.span)
+        # Transcripts of one recording may point to different files: each is read once, side by side.
+        with contextlib.ExitStack() as stack:
+            readers = {path: stack.enter_context(contextlib.closing(_read(path, s, rate))) for path, s in spans.items()}
+            for segment in of_recording:
+                yield segment, next(readers[segment.source])
+
+
+def _read(path: str, spans: list[tuple[float, float]], rate: int) -> Generator[np.ndarray | Exception]:
+    """`audio.cut`, but with one answer for each span whatever happens."""
+    cuts: Iterator[np.ndarray | Exception] = audio.cut(path, spans, rate)
+    broken: Exception | None = None
+    with contextlib.closing(cuts):
+        for _ in spans:
+            if broken is None:
+                try:
+                    yield next(cuts)
+                    continue
+                except StopIteration:
+                    broken = audio.AudioError("audio_load", path, "ends before its segments do")
+                except Exception as error:
+                    if _is_fatal(error):
+                        raise
+                    broken = error
+            yield broken
+
+
+def _encode(segment: PlannedSegment, samples: np.ndarray | Exception, rate: int, audio_format: str) -> Encoded:
+    if isinstance(samples, audio.AudioError):
+        return Encoded(None, 0, _STATUS.get(samples.reason, PROCESSING), str(samples))
+    if isinstance(samples, Exception):
+        return Encoded(None, 0, AUDIO_LOAD, f"{segment.source}: {type(samples).__name__}: {samples}")
+    if not len(samples):
+        return Encoded(None, 0, PROCESSING, f"{segment.source}: no sound {_span(segment)}")
+    try:
+        return Encoded(audio.encode(samples, rate, audio_format), len(samples), "", "")
+    except Exception as error:
+        if _is_fatal(error):
+            raise
+        problem = f"cannot be encoded as {audio_format} {_span(segment)} ({error})"
+        return Encoded(None, 0, PROCESSING, f"{segment.source}: {problem}")
+
+
+def _span(segment: PlannedSegment) -> str:
+    return f"from {segment.span[0]:g} to {segment.span[1]:g} s"
+
+
+def _is_fatal(error: Exception) -> bool:
+    """Trouble of this machine, not of a recording."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _FATAL)

@@ -1,0 +1,189 @@
+"""Tar files whose bytes depend on nothing but names and contents, and whose writer knows every member's place.
+
+Headers are ustar: mode 0644, uid, gid and mtime 0, no user names, regular files only. A PAX record comes before a
+member whose name is longer than 100 bytes or not ASCII, or whose size is 8 GiB or more. The file ends with zeros up to
+a multiple of 10,240 bytes (at least two blocks), as GNU tar and `tarfile` end it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+BLOCK = 512
+RECORD = 20 * BLOCK
+# Octal digits that fit into the size field of a ustar header: 8 GiB - 1.
+MAX_USTAR_SIZE = 0o77777777777
+# Parts are handed to the kernel together: one call per some samples, and no copy is made to join them.
+_FLUSH_BYTES = 1 << 20
+_FLUSH_PARTS = 512
+
+_MODE_IDS = b"0000644\0" + b"0000000\0" * 2
+_MTIME = b"00000000000\0"
+_TAIL = bytes(100) + b"ustar\x0000" + bytes(32) * 2 + b"0000000\0" * 2 + bytes(155) + bytes(12)
+_TAIL_SUM = sum(_TAIL)
+_ZEROS = bytes(BLOCK)
+_PADDING = [_ZEROS[: -size % BLOCK] for size in range(BLOCK)]
+
+
+def _ustar(name: bytes, size: int, kind: bytes) -> bytes:
+    """One 512-byte header; POSIX: the checksum is the sum of all bytes with its own field read as blanks."""
+    head = name + bytes(100 - len(name)) + _MODE_IDS + b"%011o\0" % size + _MTIME
+    checksum = sum(head) + 8 * 32 + kind[0] + _TAIL_SUM
+    return head + b"%06o\0 " % checksum + kind + _TAIL
+
+
+def member_header(name: str, size: int) -> bytes:
+    """The header blocks of a regular file: 512 bytes, or more where a PAX record is needed."""
+    raw = name.encode("utf-8")
+    if not raw or b"\0" in raw:
+        raise ValueError(f"{name!r} cannot be the name of a tar member")
+    records = b""
+    if len(raw) > 100 or not name.isascii():
+        records += _pax_record(b"path", raw)
+    if size > MAX_USTAR_SIZE:
+        records += _pax_record(b"size", b"%d" % size)
+    if not records:
+        return _ustar(raw, size, b"0")
+    # Readers that know no PAX see the shortened name; `size` is taken from the record where it does not fit.
+    short = name.encode("ascii", "replace")[:100]
+    pax = _ustar(b"././@PaxHeader", len(records), b"x") + records + bytes(-len(records) % BLOCK)
+    return pax + _ustar(short, size if size <= MAX_USTAR_SIZE else 0, b"0")
+
+
+def _pax_record(keyword: bytes, value: bytes) -> bytes:
+    """`<length> <keyword>=<value>\\n`, where the length counts its own digits."""
+    rest = len(keyword) + len(value) + 3
+    length = rest + len(str(rest))
+    if length != rest + len(str(length)):
+        length = rest + len(str(length))
+    return b"%d %s=%s\n" % (length, keyword, value)
+
+
+def member_bytes(name_bytes: int, size: int) -> int:
+    """An upper bound for what a member with a name of `name_bytes` bytes and a body of `size` bytes takes in a tar."""
+    pax = 0 if name_bytes <= 100 else BLOCK + _blocks(name_bytes + 16)
+    return pax + BLOCK + _blocks(size)
+
+
+def _blocks(size: int) -> int:
+    return size + -size % BLOCK
+
+
+class TarWriter:
+    """Write a tar file at `path`, member after member; memory stays below a few MiB beside the largest member.
+
+    Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file; None unless `hashed`) and
+    `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True). Digests are worked out by
+    threads beside the writing. Leaving the context by an exception closes the file without an end mark: such a file is
+    a torso, to be removed by the caller (see `millrace.common.atomic`).
+    """
+
+    def __init__(self, path: str | os.PathLike, hashed: bool = True) -> None:
+        self.path = Path(path)
+        self.size = 0
+        self.sha256: str | None = None
+        self.member_sha256: dict[int, str] = {}
+        self._parts: list[bytes] = []
+        self._to_hash: list[tuple[int, bytes]] = []
+        self._waiting = 0
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._digest = hashlib.sha256()
+        self._file_hasher = _Consumer(self._hash_file) if hashed else None
+        self._member_hasher = _Consumer(self._hash_members)
+
+    def add(self, name: str, body: bytes, hashed: bool = False) -> int:
+        """Append a regular file; return the offset of its first body byte in the tar."""
+        length = len(body)
+        header = member_header(name, length)
+        offset = self.size + len(header)
+        padding = _PADDING[length % BLOCK]
+        self._parts += (header, body, padding) if padding else (header, body)
+        if hashed:
+            self._to_hash.append((offset, body))
+        added = len(header) + length + len(padding)
+        self.size += added
+        self._waiting += added
+        if self._waiting >= _FLUSH_BYTES or len(self._parts) >= _FLUSH_PARTS:
+            self._flush()
+        return offset
+
+    def close(self) -> None:
+        """Write the end mark and close; a second call does nothing."""
+        if self._fd < 0:
+            return
+        end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
+        self._parts.append(end)
+        self.size += len(end)
+        try:
+            self._flush()
+        finally:
+            self._release()
+        if self._file_hasher is not None:
+            self.sha256 = self._digest.hexdigest()
+
+    def _flush(self) -> None:
+        parts, self._parts, self._waiting = self._parts, [], 0
+        to_hash, self._to_hash = self._to_hash, []
+        if to_hash:
+            self._member_hasher.feed(to_hash)
+        if self._file_hasher is not None:
+            self._file_hasher.feed(parts)
+        written = os.writev(self._fd, parts)
+        if written < sum(map(len, parts)):
+            # A short write is what a disk about to be full, or a signal, gives; the next call tells which.
+            rest = memoryview(b"".join(parts))[written:]
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+
+    def _hash_file(self, parts: list[bytes]) -> None:
+        for part in parts:
+            self._digest.update(part)
+
+    def _hash_members(self, members: list[tuple[int, bytes]]) -> None:
+        for offset, body in members:
+            self.member_sha256[offset] = hashlib.sha256(body).hexdigest()
+
+    def _release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        for hasher in (self._file_hasher, self._member_hasher):
+            if hasher is not None:
+                hasher.finish()
+
+    def __enter__(self) -> TarWriter:
+        return self
+
+    def __exit__(self, exc_type: type | None, *exc: object) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            self._release()
+
+
+class _Consumer:
+    """A thread that takes batches in order, a few behind at most; for work that releases the GIL, as hashlib does."""
+
+    def __init__(self, consume: Callable[[list], None]) -> None:
+        self._consume = consume
+        self._queue: queue.Queue[list | None] = queue.Queue(maxsize=4)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def feed(self, batch: list) -> None:
+        self._queue.put(batch)
+
+    def finish(self) -> None:
+        """Wait until all that was fed is consumed; a second call does nothing."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            self._consume(batch)

@@ -1,0 +1,88 @@
+"""The memory model: fitted exactly where it holds, never negative, and budgets that keep its promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.calibration.memory_model import MemoryModel, Point, budget_of, fit, residuals
+from millrace.common.errors import MillraceError
+
+positive = st.floats(1e-4, 0.1)
+models = st.builds(
+    MemoryModel, st.floats(0.3, 40), positive, st.sampled_from([0.0, 1e-4, 3e-3]), st.sampled_from([0.0, 1e-5, 2e-4])
+)
+SHAPES = [(n, t, c) for t, c in ((2.9, 40), (4.9, 55), (9.8, 160), (14.7, 150), (29.0, 480)) for n in (2, 8, 16, 23)]
+
+
+def points_of(model: MemoryModel, noise: float = 0.0) -> list[Point]:
+    rng = np.random.default_rng(5)
+    return [Point("b", n, t, c, model.predict(n, t, c) * (1 + noise * rng.uniform(-1, 1))) for n, t, c in SHAPES]
+
+
+@given(models)
+def test_the_fit_finds_the_formula_that_made_the_peaks(model):
+    points = points_of(model)
+    found = fit(points)
+    assert residuals(found, points)["max_abs"] < 1e-6
+    assert found.predict(11, 7.3, 100) == pytest.approx(model.predict(11, 7.3, 100), rel=1e-4)
+
+
+@given(models, st.integers(0, 5))
+def test_the_fit_is_the_non_negative_least_squares_solution(model, drop):
+    points = points_of(model, noise=0.05)[drop:]
+    found = fit(points)
+    values = np.array([found.fixed_gb, found.per_second_gb, found.per_second_squared_gb, found.per_character_gb])
+    columns = np.array([[1, p.rows * p.seconds, p.rows * p.seconds**2, p.rows * p.characters] for p in points])
+    columns = columns / np.array([p.peak_gb for p in points])[:, None]
+    columns /= np.abs(columns).max(axis=0)
+    gradient = columns.T @ (np.array([found.predict(p.rows, p.seconds, p.characters) / p.peak_gb for p in points]) - 1)
+    assert (values >= 0).all()
+    # Karush-Kuhn-Tucker: no way down along a used column, nor into the positive along an unused one.
+    assert np.abs(gradient[values > 0]).max(initial=0) < 1e-6
+    assert gradient[values == 0].min(initial=0) > -1e-6
+
+
+def test_one_bucket_alone_predicts_its_own_batches():
+    model = MemoryModel(1.5, 0.02, 0.0, 0.0)
+    points = [Point("b", n, 9.9, 120, model.predict(n, 9.9, 120)) for n in (4, 8, 16)]
+    assert fit(points).predict(32, 9.9, 120) == pytest.approx(model.predict(32, 9.9, 120), rel=1e-6)
+    assert fit(points[:1]).predict(4, 9.9, 120) == pytest.approx(points[0].peak_gb)
+
+
+def test_nothing_measured_is_an_error():
+    with pytest.raises(MillraceError, match="no trial has measured anything"):
+        fit([])
+
+
+@given(models, st.floats(0.2, 25), st.floats(1.01, 4), st.integers(0, 400), st.integers(1, 500))
+def test_no_batch_within_a_budget_is_predicted_above_the_limit(model, shortest, spread, characters, rows):
+    longest = shortest * spread
+    limit = model.predict(rows, longest, characters)
+    limits = budget_of(model, limit, rows, shortest, longest, characters)
+    lengths = np.linspace(shortest, longest, 97)
+    most = BatchBudget(**limits).most_rows(lengths)
+    predicted = [model.predict(n, t, characters) for n, t in zip(most.tolist(), lengths.tolist(), strict=True)]
+    assert max(predicted) <= limit * 1.001
+    # And nothing is given away: the longest fill their calibrated batch but for the rounding, shorter ones more of it.
+    assert (most >= most[-1]).all() and most[-1] <= rows
+
+
+def test_shorter_samples_get_larger_batches():
+    model = MemoryModel(2.0, 0.05, 0.001, 0.0)
+    limits = budget_of(model, model.predict(20, 10.0, 0), 20, 5.0, 10.0, 0)
+    most = BatchBudget(**limits).most_rows(np.array([5.0, 10.0]))
+    assert most.tolist() == [43, 20], "12 GB are free: 0.275 GB for 5 s, 0.6 GB for 10 s"
+
+
+def test_a_model_that_says_nothing_leaves_the_calibrated_rows():
+    assert budget_of(MemoryModel(2.0, 0.0, 0.0, 0.0), 10, 24, 3, 5, 10) == {"seconds": None, "cost": None, "rows": 24}
+    assert budget_of(MemoryModel(9.0, 0.1, 0.0, 0.0), 8, 24, 3, 5, 10)["rows"] == 24
+
+
+def test_as_dict_and_back():
+    model = MemoryModel(1.25, 0.5, 0.0, 0.000125)
+    assert MemoryModel.from_dict(model.as_dict()) == model

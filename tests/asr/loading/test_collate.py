@@ -1,0 +1,116 @@
+"""collate: members become one zero-padded tensor; the bad are left out and told; no slot is used again too early."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from millrace.asr.loading.batch_slots import BatchSlots
+from millrace.asr.loading.collate import collate
+from millrace.asr.loading.decode import decode
+from millrace.asr.loading.reader import ReadError
+from millrace.asr.loading.row_table import Row
+from tests.asr.audio_tars import RATE
+from tests.asr.audio_tars import encoded
+from tests.asr.audio_tars import noise
+
+
+def rows_of(raws: list, seconds: float = 1.0) -> list[Row]:
+    return [Row(100 + at, 0, 0, 0, (1 << 63) + at, seconds, f"text {at}", "English") for at in range(len(raws))]
+
+
+RAWS = [
+    encoded(noise(4000, 0)),
+    encoded(noise(9000, 1), "WAV"),
+    encoded(noise(2500, 2, 2)),
+    encoded(noise(3000, 3), rate=8000),
+    encoded(noise(100, 4)),
+    encoded(noise(9001, 5)),
+]
+BAD = {
+    "tar_missing": ReadError("tar_missing", "gone.tar: no such file"),
+    "damaged": RAWS[0][:-50],
+    "not_audio": b"not audio at all",
+    "longer_than_manifest": encoded(noise(4 * RATE, 6)),
+}
+
+
+def check(batch, raws, longest=None):
+    waves = [decode(raw) for raw in raws]
+    assert batch.audio.shape == (len(waves), max(map(len, waves), default=0) if longest is None else longest)
+    assert batch.lengths.dtype == torch.int64 and batch.lengths.tolist() == list(map(len, waves))
+    for line, wave in zip(batch.audio.numpy(), waves, strict=True):
+        assert np.array_equal(line[: len(wave)], wave) and not line[len(wave) :].any()
+
+
+def test_members_of_all_kinds_are_padded_with_zeros():
+    torch.full((200_000,), float("nan"))  # memory that is not zero, to be used again
+    batch = collate(7, rows_of(RAWS), RAWS)
+    check(batch, RAWS)
+    assert batch.step == 7 and batch["audio"] is batch.audio and len(batch) == batch.planned == len(RAWS)
+    assert batch.transcripts == [f"text {at}" for at in range(6)] and batch.languages == ["English"] * 6
+    assert batch.rows.tolist() == list(range(100, 106)) and batch.sample_ids[2] == (1 << 63) + 2
+    assert batch.padding == pytest.approx(1 - int(batch.lengths.sum()) / (6 * 9001))
+
+
+def test_bad_members_are_left_out_wherever_they_are():
+    reasons, rng = list(BAD), np.random.default_rng(0)
+    for _ in range(12):
+        picked = rng.choice(["good", *reasons], 7, p=[0.5, 0.125, 0.125, 0.125, 0.125]).tolist()
+        raws = [RAWS[at % 6] if kind == "good" else BAD[kind] for at, kind in enumerate(picked)]
+        good = [raw for raw, kind in zip(raws, picked, strict=True) if kind == "good"]
+        slots = BatchSlots(1, 2, 100_000)
+        for batch in (collate(0, rows_of(raws), raws), collate(0, rows_of(raws), raws, slots=slots, worker=0)):
+            check(pickle.loads(pickle.dumps(batch)), good)
+            assert [sample.reason for sample in batch.bad] == [kind for kind in picked if kind != "good"]
+            assert [sample.row for sample in batch.bad] == [
+                100 + at for at, kind in enumerate(picked) if kind != "good"
+            ]
+            assert batch.planned == 7 and len(batch) == len(good) and batch.empty == (not good)
+            assert batch.transcripts == [f"text {at}" for at, kind in enumerate(picked) if kind == "good"]
+        assert not slots.busy.any() or slots.busy.sum() == bool(batch.slot)
+
+
+def test_an_empty_step_is_a_batch():
+    for raws in ([], [b""], [BAD["damaged"]]):
+        batch = pickle.loads(pickle.dumps(collate(3, rows_of(raws), raws)))
+        assert batch.empty and batch.audio.shape[0] == 0 and batch.lengths.shape == (0,)
+        assert batch.step == 3 and batch.planned == len(raws) and batch.padding == 0
+
+
+def test_a_slot_is_free_again_only_when_nothing_uses_its_memory():
+    slots = BatchSlots(workers=2, slots=3, samples=6 * 9001)
+
+    def next_batch(raws):
+        return pickle.loads(pickle.dumps(collate(0, rows_of(raws), raws, slots=slots, worker=1)))
+
+    first, second, third = next_batch(RAWS), next_batch(RAWS[::-1]), next_batch(RAWS[:3])
+    assert slots.busy.tolist() == [[0, 0, 0], [1, 1, 1]]
+    fourth = next_batch(RAWS[2:])  # no slot is free: memory of its own
+    for batch, raws in ((first, RAWS), (second, RAWS[::-1]), (third, RAWS[:3]), (fourth, RAWS[2:])):
+        check(batch, raws)
+    view = first.audio[2:4, 10:]  # any view keeps the memory
+    expected = view.clone()
+    del first, second
+    gc.collect()
+    assert slots.busy.tolist() == [[0, 0, 0], [1, 0, 1]]
+    fifth = next_batch(RAWS[1:4])
+    assert torch.equal(view, expected)
+    check(fifth, RAWS[1:4])
+    del view, fifth
+    gc.collect()
+    assert slots.busy.tolist() == [[0, 0, 0], [0, 0, 1]]
+    big = next_batch([*RAWS, *RAWS])  # larger than a slot
+    check(big, [*RAWS, *RAWS])
+    assert slots.busy.tolist() == [[0, 0, 0], [0, 0, 1]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pinned_batches():
+    batch = collate(0, rows_of(RAWS), RAWS).pin_memory()
+    assert batch.audio.is_pinned() and batch.lengths.is_pinned()
+    check(batch.to("cuda").to("cpu"), RAWS)

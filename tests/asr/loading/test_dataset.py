@@ -1,0 +1,214 @@
+"""BucketedDataset, BatchLoader: every row once, in step order, for any workers; resume, epochs, bad samples."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import tarfile
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+import torch
+
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.loading.batch_loader import BatchLoader
+from millrace.asr.loading.dataset import Assignment, BucketedDataset
+from millrace.asr.planning.planner import plan_epoch
+from millrace.asr.loading.row_table import RowTable
+from millrace.common.errors import MillraceError
+from tests.asr.audio_tars import ListedPlan
+from tests.asr.audio_tars import corpus
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+def dataset_of(buckets, steps=None, rank=0, **options) -> BucketedDataset:
+    table = RowTable.open(buckets)
+    steps = steps or [[list(range(at, min(at + 5, len(table))))] for at in range(0, len(table), 5)]
+    return BucketedDataset(table, ListedPlan(steps), rank, **options)
+
+
+def as_seen(batches) -> list:
+    """What a run saw, comparable: step, rows, and the audio to the bit. Copied, so that batches are let go."""
+    return [(b.step, b.rows.tolist(), b.audio.numpy().tobytes(), b.lengths.tolist(), b.transcripts) for b in batches]
+
+
+def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
+    buckets = corpus(tmp_path)
+    rows = [
+        row for name in ("b_0_3", "b_3_5") for row in pq.read_table(buckets / "train" / f"{name}.parquet").to_pylist()
+    ]
+    dataset = dataset_of(buckets)
+    seen = 0
+    for step in range(len(dataset)):
+        batch = dataset[step]
+        for number, line, length, text in zip(batch.rows, batch.audio, batch.lengths, batch.transcripts, strict=True):
+            with tarfile.open(rows[number]["tar_path"]) as tar:
+                raw = tar.extractfile(rows[number]["tar_member_name"]).read()
+            wave = soundfile.read(io.BytesIO(raw), dtype="float32")[0]
+            assert np.array_equal(line[:length].numpy(), wave) and not line[length:].any()
+            assert text == rows[number]["transcript"]
+            seen += 1
+    assert seen == 24
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+
+
+@pytest.mark.parametrize(("workers", "method", "threads"), [
+    (1, "fork", 1), (2, "fork", 2), (3, "fork", 1), (2, "spawn", 1), (2, "forkserver", 2),
+])  # fmt: skip
+def test_order_and_content_do_not_depend_on_workers(tmp_path, workers, method, threads):
+    buckets = corpus(tmp_path)
+    expected = as_seen(BatchLoader(dataset_of(buckets)))
+    assert [step for step, *_ in expected] == [0, 1, 2, 3, 4]
+    assert sorted(row for _, rows, *_ in expected for row in rows) == list(range(24))
+    dataset = dataset_of(buckets, decode_threads=threads, max_open_tars=1)
+    loader = BatchLoader(dataset, workers, start_method=method, prefetch_batches=1)
+    assert len(loader) == 5
+    assert as_seen(loader) == expected
+    loader.start_step = 3  # resume, with the workers that are there
+    assert as_seen(loader) == expected[3:] and len(loader) == 2
+    loader.plan, loader.start_step = ListedPlan([[[23, 1]], [[5]]]), 0  # another epoch
+    assert [(b.step, b.rows.tolist()) for b in loader] == [(0, [23, 1]), (1, [5])]
+    loader.start_step = 2
+    assert list(loader) == []
+
+
+def test_batches_that_are_kept_stay_as_they_were(tmp_path):
+    buckets = corpus(tmp_path, members=20)
+    steps = [[[at, (at * 7) % 60]] for at in range(60)]
+    expected = as_seen(BatchLoader(dataset_of(buckets, steps)))
+    kept = list(BatchLoader(dataset_of(buckets, steps), 2, prefetch_batches=2))  # many more than there are slots
+    assert as_seen(kept) == expected
+
+
+def test_a_pass_that_was_broken_off_does_not_disturb_the_next(tmp_path):
+    buckets = corpus(tmp_path)
+    dataset = dataset_of(buckets)
+    expected, loader = as_seen(BatchLoader(dataset)), BatchLoader(dataset, 2, prefetch_batches=2)
+    other = BatchLoader(dataset, 2)  # two loaders over one dataset, at work at the same time
+    for batch, twin in zip(loader, other, strict=False):
+        assert as_seen([batch]) == as_seen([twin])
+        if batch.step == 1:
+            break
+    for _ in range(2):
+        assert as_seen(loader) == expected
+    assert as_seen(other) == expected
+
+
+def test_no_slot_stays_taken_when_workers_are_ended_at_work(tmp_path):
+    steps = [[list(range(24))]] * 12
+    dataset = dataset_of(corpus(tmp_path), steps)
+    loader = BatchLoader(dataset, 2, prefetch_batches=2)
+    for batch in loader:
+        if batch.step == 2:
+            break
+    del batch
+    loader.close()  # batches that nobody has received are lost with their workers
+    assert [step for step, *_ in as_seen(loader)] == list(range(12))
+    assert not loader._guarded.slots.busy.any()
+
+
+def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
+    buckets = corpus(tmp_path, tars=5, members=11)
+    table = RowTable.open(buckets)
+    plan = plan_epoch(table.durations(), BatchBudget(1.2), seed=1, epoch=3, world_size=2)
+    seen, fillers = [], 0
+    for rank in range(2):
+        for batch in BatchLoader(BucketedDataset(table, plan, rank), workers=2):
+            assert batch.filler == plan.is_filler(batch.step, rank)
+            fillers += batch.filler
+            seen += [] if batch.filler else batch.rows.tolist()
+    assert sorted(seen) == list(range(55))
+    assert fillers == plan.stats()["filler_batches"]
+
+
+BAD = {"t1_1.flac": b"", "t2_2.flac": b"<html>", "t1_9.flac": bytes(5000)}
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A corpus with three members that cannot be decoded, and a tar that is gone (six rows more)."""
+    buckets = corpus(tmp_path, tars=4, members=6, replace=BAD)
+    os.unlink(tmp_path / "t3.tar")
+    return buckets
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_samples_are_counted_logged_and_left_out(damaged, workers, caplog):
+    steps = [[[0, 1, 2]], [[3, 4, 5, 6, 7, 8]], [[9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]]]
+    loader = BatchLoader(dataset_of(damaged, steps), workers, max_bad_fraction=0.5)
+    with caplog.at_level(logging.WARNING, logger="millrace"):
+        batches = list(loader) + list(loader)
+    assert loader.bad.planned == 48 and loader.bad.reasons == {"tar_missing": 12, "empty": 2, "not_audio": 4}
+    assert sum(len(batch) for batch in batches) == 2 * (24 - 9)
+    for batch in batches:
+        assert batch.planned == len(batch) + len(batch.bad) and batch.audio.shape[0] == len(batch)
+    if workers == 0:
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == 9, "each bad sample once, not once an epoch"
+        assert any("t2_2.flac" in line and "t2.tar" in line and "not_audio" in line for line in lines)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_many_bad_samples_stop_the_run(damaged, workers):
+    loader = BatchLoader(dataset_of(damaged), workers, max_bad_fraction=0.05)
+    seen = []
+    with pytest.raises(MillraceError) as error:
+        seen.extend(batch.step for batch in loader)
+    bad = [len(dataset_of(damaged)[step].bad) for step in range(3)]
+    assert seen == [0, 1] and sum(bad[:2]) <= 1 < sum(bad), "one bad sample in 24 rows is allowed, two are not"
+    text = str(error.value)
+    assert f"{sum(bad)} of 15 samples" in text and "max_bad_fraction 0.05" in text and ".tar" in text
+    assert "Traceback" not in text
+    with pytest.raises(MillraceError):
+        next(iter(BatchLoader(dataset_of(damaged, [[list(range(24))] * 1] * 9), workers, max_bad_fraction=0)))
+
+
+def test_an_empty_batch_is_still_a_step(damaged):
+    table = RowTable.open(damaged)
+    gone = [row.number for row in table.rows(range(24)) if table.tar_state(row.tar).path.endswith("t3.tar")]
+    loader = BatchLoader(dataset_of(damaged, [[[0]], [gone], [[2]]]), 2, max_bad_fraction=1)
+    assert [(batch.step, batch.empty, batch.planned) for batch in loader] == [
+        (0, False, 1),
+        (1, True, 6),
+        (2, False, 1),
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_changed_tar_stops_the_run_with_the_remedy(tmp_path, workers):
+    buckets = corpus(tmp_path)
+    os.utime(tmp_path / "t1.tar", ns=(5, 5))
+    with pytest.raises(MillraceError) as error:
+        list(BatchLoader(dataset_of(buckets), workers, max_bad_fraction=1))
+    assert error.value.where == str(tmp_path / "t1.tar") and "snakemake asr_data" in error.value.remedy
+    assert "Traceback" not in str(error.value)
+
+
+class Watched(BucketedDataset):
+    """Tells in each batch's languages what its worker holds: (open tars, threads)."""
+
+    def load(self, assignment: Assignment, slots=None):
+        batch = super().load(assignment, slots)
+        worker = psutil.Process()
+        # Only this table's: a worker also inherits what other tests have left open in this process.
+        folder = os.path.dirname(self.table.tar_state(0).path)
+        tars = sum(os.path.dirname(file.path) == folder for file in worker.open_files() if file.path.endswith(".tar"))
+        batch.languages = [(os.getpid(), tars, torch.get_num_threads(), worker.num_fds())] * len(batch)
+        return batch
+
+
+def test_a_worker_holds_few_files_however_many_tars(tmp_path):
+    buckets = corpus(tmp_path, tars=90, members=2)
+    steps = [[np.random.default_rng(step).integers(0, 180, 6).tolist()] for step in range(40)]
+    dataset = Watched(RowTable.open(buckets), ListedPlan(steps), max_open_tars=8)
+    held = [batch.languages[0] for batch in BatchLoader(dataset, 2)]
+    assert len({pid for pid, *_ in held}) == 2
+    assert max(tars for _, tars, *_ in held) <= 8
+    assert {threads for _, _, threads, _ in held} == {1}
+    assert max(files for *_, files in held[20:]) <= max(files for *_, files in held[:20]) + 1

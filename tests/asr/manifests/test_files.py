@@ -1,0 +1,118 @@
+"""Which files in a folder are taken for the manifests of a split."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from millrace.asr import build_bucket_manifests
+from millrace.asr.manifests import files as manifest_files
+from millrace.common.errors import MillraceError
+from tests.asr.bucket_corpus import corpus
+from tests.asr.bucket_corpus import write_manifest
+
+HUB = [f"train-{number:05d}-of-00003.parquet" for number in range(3)]
+
+
+def found(folder: Path, names: list[str]) -> dict[str, list[str]]:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return {
+        split: [str(Path(path).relative_to(folder)) for path in paths]
+        for split, paths in manifest_files.find(folder).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "train"),
+    [
+        (["train.parquet", "train_old.parquet"], ["train.parquet"]),
+        (["train.json", "train.parquet"], ["train.parquet"]),
+        (["train.json", "train_state.json"], ["train.json"]),
+        ([*HUB[::-1], "readme.md", "._train-00000-of-00003.parquet"], HUB),
+        (["train-00000-of-00002-0a1b2c.parquet", "train-00001-of-00002-ffee00.parquet"], None),
+        (["train_10.jsonl", "train_2.jsonl"], ["train_10.jsonl", "train_2.jsonl"]),
+        (["train_clean_100.parquet", "train_other.parquet"], None),
+        (
+            ["train/b.parquet", "train/a.parquet", "train/_SUCCESS", "train/x.tar"],
+            ["train/a.parquet", "train/b.parquet"],
+        ),
+        (["train.parquet/part-0.parquet", "train.parquet/part-1.parquet"], None),
+        (["train/manifest_0.json", "train/manifest_1.json", "train/u17.json"], ["train/manifest_0.json"] * 2),
+        (["train_state.json", "training.parquet", "my_train.parquet", "train.jsonl.gz"], []),
+    ],
+)
+def test_a_split_in_one_file_in_pieces_or_in_a_folder(
+    tmp_path: Path, names: list[str], train: list[str] | None
+) -> None:
+    expected = sorted(names) if train is None else train
+    if expected[:1] == ["train/manifest_0.json"]:
+        expected = ["train/manifest_0.json", "train/manifest_1.json"]
+    assert found(tmp_path, [*names, "dev.parquet"]) == {
+        "dev": ["dev.parquet"],
+        **({"train": expected} if expected else {}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ["train.parquet", *HUB],
+            "two manifests of train: train.parquet and train-00000-of-00003.parquet (of 3 files)",
+        ),
+        (["train.parquet", "train.jsonl"], "two manifests of train: train.jsonl and train.parquet"),
+        (["train.parquet", "train/a.jsonl"], "train.parquet and train/a.jsonl"),
+        (["train_0.parquet", "train_1.jsonl"], "parquet and JSONL are mixed in train"),
+        (["train_0.parquet", "train_dev.parquet"], "train_dev.parquet names two splits"),
+        (HUB[:1] + HUB[2:], "2 of 3 pieces of train are there: number 1 is not"),
+        ([*HUB, "train-00000-of-00002.parquet"], "pieces of several sets"),
+        (["test/en-00001-of-00002.jsonl"], "1 of 2 pieces of test/en are there: number 0 is not"),
+    ],
+)
+def test_a_split_given_twice_or_in_part_is_an_error(tmp_path: Path, names: list[str], message: str) -> None:
+    with pytest.raises(MillraceError) as error:
+        found(tmp_path, names)
+    assert message in str(error.value) and str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "number"),
+    [
+        ("x/train-00003-of-00008.jsonl", "train", 3),
+        ("train/dev.json", "dev", None),
+        ("test/manifest_12.json", "test", 12),
+        ("dev.parquet/part-00007.parquet", "dev", 7),
+        ("x/other.parquet", "", None),
+    ],
+)
+def test_what_a_name_says(name: str, split: str, number: int | None) -> None:
+    assert manifest_files.split_of(Path(name)) == split and manifest_files.shard_number(Path(name)) == number
+
+
+def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=4, members=25)
+    rows[60] = {**rows[60], "tar_member_name": "nowhere.flac"}
+    rows[61] = {**rows[61], "transcript": ""}
+    for folder, cuts in (("whole", [0, 100]), ("cut", [0, 7, 55, 56, 100])):
+        (tmp_path / folder).mkdir()
+        for number, (start, end) in enumerate(itertools.pairwise(cuts)):
+            name = "train" if len(cuts) == 2 else f"train-{number:05d}-of-{len(cuts) - 1:05d}"
+            write_manifest(tmp_path / folder / f"{name}.parquet", rows[start:end])
+        arguments = ["--manifests", tmp_path / folder, "--tar-index", index]
+        arguments += ["--output", tmp_path / folder / "out/bucket_config.json"]
+        assert build_bucket_manifests.main([str(argument) for argument in arguments]) == 0
+    whole, cut = (
+        {path.relative_to(tmp_path / folder): path.read_bytes() for path in tmp_path.glob(f"{folder}/out/**/*.parquet")}
+        for folder in ("whole", "cut")
+    )
+    assert whole == cut and len(whole) > 3
+    rejects = [json.loads(line) for line in (tmp_path / "cut/out/rejects.jsonl").read_text().splitlines()]
+    assert {(Path(one["file"]).name, one["row"]) for one in rejects} == {
+        ("train-00003-of-00004.parquet", 4),
+        ("train-00003-of-00004.parquet", 5),
+    }

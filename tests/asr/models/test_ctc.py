@@ -1,0 +1,141 @@
+"""The small CTC model: learns, ignores padding, leaves out what it cannot fit, is saved and loaded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from millrace.asr.models.registry import build, load
+from millrace.common.error_rates import count_errors
+from millrace.common.errors import MillraceError
+from tests.asr.clips import TEXTS
+from tests.asr.clips import batch
+from tests.asr.clips import train
+
+SMALL = {"channels": 8, "hidden": 64, "layers": 1, "dropout": 0.0}
+
+
+def small(**options) -> torch.nn.Module:
+    torch.manual_seed(3)
+    return build("ctc", {**SMALL, **options}, TEXTS)
+
+
+def test_it_learns_two_utterances():
+    model = small()
+    prepared = model.prepare(batch([2.0, 1.7]))
+    references = [model.reference(text) for text in prepared.transcripts]
+    assert count_errors(references, model.eval().transcribe(prepared)).cer > 0.8
+    losses = train(model, prepared, 120, 1e-2)
+    assert losses[-1] < 0.1 * losses[0]
+    assert model.transcribe(prepared) == references
+
+
+def test_a_clip_gives_the_same_in_any_batch():
+    model = small().eval()
+    together = batch([0.9, 2.0, 0.33])
+    many = model.log_probabilities(model.prepare(together))
+    for row, length in enumerate(together.lengths.tolist()):
+        alone = batch([length / 16_000], first=row)
+        prepared = model.prepare(alone)
+        steps = prepared.host["steps"][0]
+        one = model.log_probabilities(prepared)
+        torch.testing.assert_close(many[row, :steps], one[0], atol=1e-4, rtol=1e-4)
+
+
+def test_loss_is_the_sum_over_characters_of_the_clips():
+    model = small().eval()
+    together = model.prepare(batch([2.0, 1.5]))
+    parts = [model(model.prepare(batch([length], [TEXTS[row]], first=row))) for row, length in enumerate([2.0, 1.5])]
+    loss, count = model(together)
+    assert count == sum(part[1] for part in parts) == sum(len(model.reference(text)) for text in TEXTS[:2])
+    torch.testing.assert_close(loss, sum(part[0] for part in parts), atol=1e-2, rtol=1e-4)
+
+
+def test_what_cannot_be_taught_is_left_out_and_told():
+    model = small()
+    prepared = model.prepare(batch([2.0, 0.1, 1.0, 1.0], [TEXTS[0], TEXTS[1], "?!", ""]))
+    assert prepared.dropped == ((1, "text_too_long"), (2, "no_text"), (3, "no_text"))
+    loss, count = model(prepared)
+    assert count == len(model.reference(TEXTS[0]))
+    torch.testing.assert_close(loss, model(model.prepare(batch([2.0])))[0], atol=1e-2, rtol=1e-4)
+    assert len(model.transcribe(prepared)) == 4
+
+
+@pytest.mark.parametrize("seconds", [[], [0.1], [0.001]])
+def test_batches_without_anything_usable_still_have_gradients(seconds):
+    model = small()
+    prepared = model.prepare(batch(seconds))
+    loss, count = model(prepared)
+    loss.backward()
+    assert (float(loss.detach()), count) == (0.0, 0)
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+    assert len(model.eval().transcribe(prepared)) == len(seconds)
+
+
+def test_a_filler_counts_nothing():
+    model = small()
+    filler = batch([1.0])
+    filler.filler = True
+    loss, count = model(model.prepare(filler))
+    assert (float(loss.detach()), count) == (0.0, 0)
+
+
+def test_augmentation_is_drawn_for_the_epoch_only():
+    model = small(spec_augment=True)
+    clips = batch([2.0, 1.0])
+    assert "masks" not in model.prepare(clips).tensors
+    first, again, later = (model.prepare(clips, epoch)["masks"] for epoch in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)
+    assert float(model(model.prepare(clips, 0))[0]) != float(model(model.prepare(clips))[0])
+
+
+def test_checkpointing_changes_no_gradient():
+    model = small(layers=2)
+    prepared = model.prepare(batch([2.0, 1.0]))
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        model.train()(prepared)[0].backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.gradient_checkpointing_enable()
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_save_and_load(tmp_path):
+    model = small(spec_augment=True, punctuation=True).eval()
+    model.save_pretrained(tmp_path / "a")
+    loaded = load(tmp_path / "a").eval()
+    assert loaded.config == model.config
+    prepared = model.prepare(batch([1.0, 0.5]))
+    assert torch.equal(loaded.log_probabilities(prepared), model.log_probabilities(prepared))
+    loaded.save_pretrained(tmp_path / "b")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    weights = tmp_path / "a" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(MillraceError, match="cannot be loaded"):
+        load(tmp_path / "a")
+
+
+def test_counts_for_the_meters():
+    model = small()
+    counts = model.prepare(batch([2.0, 1.0])).counts
+    assert counts["audio_seconds"] == 3.0
+    assert counts["padded_audio_seconds"] == 4.0
+    assert (counts["tokens"], counts["padded_tokens"]) == (75, 100)
+    assert counts["flops"] == pytest.approx(float(model.flops([32_000, 16_000]).sum()))
+    assert counts["flops"] < counts["padded_flops"] < 1.4 * counts["flops"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_half_precision(whole):
+    model = small().train()
+    prepared = model.prepare(batch([2.0, 1.0]))
+    expected = model(prepared)[0]
+    model = model.bfloat16() if whole else model
+    with torch.autocast("cpu", torch.bfloat16, enabled=not whole):
+        loss, _ = model(prepared)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
+    loss.backward()

@@ -1,0 +1,66 @@
+"""Batched log-mel against the feature extractors of transformers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from millrace.asr.models.mel import LogMel, mel_filters
+from tests.asr.clips import batch
+from tests.asr.clips import clip
+
+LENGTHS = (3.3, 1.0, 0.61, 2.00503)
+
+
+def padded(seconds: tuple[float, ...] = LENGTHS) -> tuple[torch.Tensor, list[np.ndarray]]:
+    made = batch(seconds)
+    return made.audio, [audio[:length].numpy() for audio, length in zip(made.audio, made.lengths, strict=True)]
+
+
+@pytest.mark.parametrize("bins", [80, 128])
+def test_filters_are_transformers(bins):
+    from transformers.audio_utils import mel_filter_bank
+
+    theirs = mel_filter_bank(201, bins, 0.0, 8000.0, 16_000, norm="slaney", mel_scale="slaney")
+    np.testing.assert_allclose(mel_filters(bins), theirs.T, atol=1e-9)
+
+
+@pytest.mark.parametrize("seconds", [LENGTHS, (2.0, 1.5), (0.5, 0.5)])
+def test_features_and_masks_are_the_extractors(seconds):
+    """Whisper's with padding to the longest, and Qwen3-ASR's before it pads to chunks."""
+    from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
+
+    audio, clips = padded(seconds)
+    whisper = WhisperFeatureExtractor(feature_size=80)(
+        clips, sampling_rate=16_000, padding="longest", return_attention_mask=True, return_tensors="pt"
+    )
+    torch.testing.assert_close(LogMel(80)(audio), whisper.input_features, atol=1e-4, rtol=0)
+    qwen = Qwen3ASRFeatureExtractor()(clips, sampling_rate=16_000, padding=True, n_window=0, return_attention_mask=True)
+    mel = LogMel(128)
+    torch.testing.assert_close(mel(audio), qwen["input_features"], atol=1e-4, rtol=0)
+    valid = [mel.valid_frames(len(sound), audio.shape[1]) for sound in clips]
+    assert valid == qwen["attention_mask"].sum(1).tolist() == whisper.attention_mask.sum(1).tolist()
+
+
+def test_precision_of_the_model_does_not_reach_the_features():
+    audio, _ = padded()
+    mel = LogMel(80)
+    expected = mel(audio)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(mel(audio), expected)
+    assert torch.equal(torch.nn.Sequential(mel).bfloat16()(audio), expected)
+
+
+def test_silence_and_no_clips():
+    mel = LogMel(80)
+    silence = mel(torch.zeros(2, 16_000))
+    assert silence.shape == (2, 80, 100)
+    assert torch.equal(silence, torch.full_like(silence, -1.5))  # (log10(1e-10) + 4) / 4
+    assert mel(torch.zeros(0, 16_000)).shape == (0, 80, 100)
+
+
+def test_loudness_of_one_clip_does_not_touch_another():
+    quiet, loud = clip(1.0) * 0.01, clip(1.0, 1)
+    together = LogMel(80)(torch.from_numpy(np.stack([quiet, loud])))
+    assert torch.equal(together[:1], LogMel(80)(torch.from_numpy(quiet[None])))

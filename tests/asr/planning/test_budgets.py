@@ -1,0 +1,50 @@
+"""Budgets of batches: from seconds, from our calibration, from the seed's flat form."""
+
+import json
+
+import pytest
+
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.planning.budgets import read_budgets
+from millrace.common.errors import MillraceError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    buckets = [{"bucket_id": name} for name in ("b_0_3", "b_3_5")]
+    (tmp_path / "bucket_config.json").write_text(json.dumps({"buckets": buckets}))
+    return tmp_path
+
+
+def calibrated(folder, value):
+    path = folder / "calibrated_bs.json"
+    path.write_text(json.dumps(value))
+    return read_budgets(folder, path, 240.0)
+
+
+def test_without_calibration_seconds_count(folder):
+    assert BucketConfig.read(folder).ids == ["b_0_3", "b_3_5"]
+    assert read_budgets(folder, "", 120.0) == [BatchBudget(seconds=120.0)] * 2
+
+
+def test_the_seeds_form_and_ours_are_read(folder):
+    flat = {"b_0_3": {"batch_size": 80, "grad_acc": 1}, "b_3_5": {"batch_size": 48, "grad_acc": 1}}
+    rows = [BatchBudget(seconds=None, rows=80), BatchBudget(seconds=None, rows=48)]
+    assert calibrated(folder, flat) == rows
+    assert calibrated(folder, {"key": {}, "measured": True, "buckets": flat}) == rows
+
+
+def test_a_bucket_that_was_not_calibrated_is_an_error(folder):
+    with pytest.raises(MillraceError, match="b_3_5"):
+        calibrated(folder, {"b_0_3": {"batch_size": 80}})
+
+
+def test_a_calibration_that_is_no_object_is_an_error(folder):
+    with pytest.raises(MillraceError, match="no calibration"):
+        calibrated(folder, [1, 2])
+
+
+def test_a_missing_calibration_names_the_command(folder):
+    with pytest.raises(MillraceError, match="asr_calibrate"):
+        read_budgets(folder, folder / "none.json", 240.0)

@@ -1,0 +1,270 @@
+"""The batch plan: every row once, budgets kept, ranks even, pure, resumable, also after a change of world size."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.asr.planning.cut import BatchBudget, batch_cost
+from millrace.asr.buckets.edges import SEED_EDGES, bucket_of
+from millrace.asr.planning.plan import Plan
+from millrace.asr.planning.planner import plan_epoch, replan, resume
+from millrace.common.errors import MillraceError
+from tests.bench.bench_buckets import seed_durations
+
+BUDGET = BatchBudget(240.0)
+
+
+def buckets(rows: int, seed: int = 0) -> list[np.ndarray]:
+    durations = seed_durations(rows, seed)
+    number = bucket_of(durations, SEED_EDGES)
+    return [durations[number == at] for at in range(len(SEED_EDGES) - 1)]
+
+
+def seen(plan: Plan, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Rows of all ranks' batches of the steps, without fillers."""
+    steps = range(first, len(plan) if last is None else last)
+    parts = [plan.batch(s, r) for s in steps for r in range(plan.world_size) if not plan.is_filler(s, r)]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def assert_once(rows: np.ndarray, total: int) -> None:
+    assert len(rows) == total
+    assert np.array_equal(np.sort(rows), np.arange(total))
+
+
+def digest(plan: Plan) -> str:
+    result = hashlib.sha256()
+    for name in ("rows", "offsets", "longest", "seconds", "bucket", "fillers"):
+        result.update(np.ascontiguousarray(getattr(plan, name)).tobytes())
+    return result.hexdigest()
+
+
+def test_every_row_once_over_epochs_ranks_and_workers() -> None:
+    small = buckets(3000)
+    total = sum(map(len, small))
+    combinations = 0
+    for epoch in range(8):
+        for world in (1, 2, 3, 8, 16):
+            plan = plan_epoch(small, BUDGET, 7, epoch, world, window=500)
+            for workers in (0, 1, 2, 3, 5):
+                got = []
+                for rank in range(world):
+                    # A DataLoader deals the steps of a rank to its workers in turn.
+                    for worker in range(max(1, workers)):
+                        steps = range(worker, len(plan), max(1, workers))
+                        got += [plan.batch(step, rank) for step in steps]
+                assert_once(np.concatenate(got), total)
+                combinations += 1
+            assert len(plan.fillers) == 0
+            assert (np.diff(plan.offsets) > 0).all()
+    assert combinations == 200
+
+
+def test_bars_on_the_seeds_durations() -> None:
+    parts = buckets(400_000)
+    plan = plan_epoch(parts, BUDGET, 42, 0, 8)
+    stats = plan.stats()
+    assert stats["padding"] < 0.01
+    assert stats["useful_work"] >= 0.98
+    assert stats["split_batches"] < 8
+    assert stats["rows"] == 400_000
+    # The figures again, from the batches themselves.
+    durations = np.concatenate(parts).astype(np.float64)
+    longest = np.array([[durations[plan.batch(s, r)].max() for r in range(8)] for s in range(len(plan))])
+    counts = np.diff(plan.offsets).reshape(longest.shape)
+    cost = batch_cost(counts, longest)
+    assert cost.sum() / (8 * cost.max(axis=1).sum()) == pytest.approx(stats["useful_work"], abs=1e-4)
+    assert 1 - durations.sum() / (counts * longest).sum() == pytest.approx(stats["padding"], abs=1e-4)
+    assert (counts * longest <= 240.0).all()
+
+
+def test_batches_stay_in_their_bucket_and_under_every_limit() -> None:
+    parts = buckets(30_000)
+    budgets = [BatchBudget(240.0, cost=200.0, rows=20 + 5 * number) for number in range(len(parts))]
+    plan = plan_epoch(parts, budgets, 1, 2, 4, window=2000)
+    ends = np.cumsum([len(part) for part in parts])
+    durations = np.concatenate(parts).astype(np.float64)
+    for step in range(len(plan)):
+        for rank in range(4):
+            rows = plan.batch(step, rank)
+            (bucket,) = set(np.searchsorted(ends, rows, side="right").tolist())
+            longest = durations[rows].max()
+            assert bucket == plan.bucket[step * 4 + rank]
+            assert len(rows) * longest <= 240.0
+            assert batch_cost(len(rows), longest) <= 200.0
+            assert len(rows) <= 20 + 5 * bucket
+
+
+def test_all_buckets_are_drawn_all_the_time() -> None:
+    plan = plan_epoch(buckets(200_000), BUDGET, 3, 0, 8)
+    bucket = plan.bucket.reshape(len(plan), 8)[:, 0]
+    for tenth in np.array_split(bucket, 10):
+        for number in range(6):
+            # A bucket's steps are spread evenly, so its share of the hours is the same all the time.
+            assert abs((tenth == number).sum() - (bucket == number).sum() / 10) <= 3
+
+
+def test_pure_in_seed_epoch_and_world_size_across_processes() -> None:
+    code = (
+        "from tests.asr.planning.test_planner import *;"
+        "plan = plan_epoch(buckets(5000), BUDGET, 5, 3, 4);"
+        "print(digest(plan), digest(replan(plan, 2, 6)))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    plan = plan_epoch(buckets(5000), BUDGET, 5, 3, 4)
+    assert outputs == {f"{digest(plan)} {digest(replan(plan, 2, 6))}\n"}
+    others = [
+        plan_epoch(buckets(5000), BUDGET, seed, epoch, world)
+        for seed, epoch, world in ((6, 3, 4), (5, 4, 4), (5, 3, 5))
+    ]
+    assert len({digest(plan), *map(digest, others)}) == 4
+
+
+def test_the_shuffle_is_pinned() -> None:
+    """A plan made on another machine or with another numpy must be this one: a resumed run depends on it."""
+    plan = plan_epoch([np.arange(1, 41, dtype=np.float32) / 4], BatchBudget(20.0), 42, 1, 2, window=16)
+    assert digest(plan)[:16] == "210976566fc38dbc"
+
+
+def test_epochs_put_other_rows_together() -> None:
+    parts = buckets(20_000)
+
+    def pairs(epoch: int) -> set[tuple[int, int]]:
+        plan = plan_epoch(parts, BUDGET, 0, epoch, 1, window=5000)
+        return {(int(rows[0]), int(row)) for rows in plan.batches(0) for row in rows[1:]}
+
+    first, second = pairs(0), pairs(1)
+    assert len(first & second) < 0.05 * len(first)
+
+
+@pytest.mark.parametrize(("old", "new", "done"), [(8, 4, 5), (4, 8, 1), (2, 3, 0), (8, 1, 40), (1, 8, 100)])
+def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(old: int, new: int, done: int) -> None:
+    parts = buckets(12_000)
+    plan = plan_epoch(parts, BUDGET, 9, 1, old, window=3000)
+    rest = replan(plan, done, new)
+    assert rest.world_size == new
+    assert_once(np.concatenate([seen(plan, 0, done), seen(rest)]), 12_000)
+    # And once more, from the middle of the replanned rest; found again from the history alone.
+    third = replan(rest, 3, 5)
+    assert_once(np.concatenate([seen(plan, 0, done), seen(rest, 0, 3), seen(third)]), 12_000)
+    again = resume(parts, BUDGET, 9, 1, [(old, done), (new, 3)], 5, window=3000)
+    if done:
+        assert digest(again) == digest(third)
+        assert again.spans == third.spans == ((old, done), (new, 3))
+
+
+def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
+    parts = buckets(4000)
+    assert digest(resume(parts, BUDGET, 1, 0, [(4, 7)], 4)) == digest(plan_epoch(parts, BUDGET, 1, 0, 4))
+    with pytest.raises(MillraceError, match="nothing to plan"):
+        plan = plan_epoch(parts, BUDGET, 1, 0, 4)
+        replan(plan, len(plan), 2)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.one_of(st.floats(0.0078125, 40, width=32), st.sampled_from([5.0, 5.0, 240.0, 240.5, 1e6, 3e38, 1e-30])),
+            max_size=60,
+        ),
+        min_size=1,
+        max_size=4,
+    ).filter(any),
+    st.integers(1, 9),
+    st.integers(1, 30),
+    st.integers(0, 2**63),
+    st.sampled_from(
+        [BUDGET, BatchBudget(None, rows=3), BatchBudget(60.0, cost=30.0, rows=7), BatchBudget(None, cost=1e-3)]
+    ),
+)
+def test_odd_rows_are_planned_once_with_equal_steps(
+    parts: list[list[float]], world: int, window: int, seed: int, budget: BatchBudget
+) -> None:
+    lengths = [np.array(part, dtype=np.float32) for part in parts]
+    durations = np.concatenate(lengths).astype(np.float64)
+    plan = plan_epoch(lengths, budget, seed, 0, world, window=window)
+    assert_once(seen(plan), len(durations))
+    assert len(plan) * world == len(plan.offsets) - 1
+    over = 0
+    for step in range(len(plan)):
+        for rank in range(world):
+            rows = plan.batch(step, rank)
+            assert len(rows) > 0
+            if not plan.is_filler(step, rank):
+                longest = durations[rows].max()
+                fits = budget.most_rows(np.array([longest]))[0]
+                over += fits < 1
+                assert len(rows) <= max(fits, 1)
+    stats = plan.stats()
+    assert stats["over_budget_batches"] == over
+    # Rows are repeated only where they cannot fill the steps at all, and never a whole step of them.
+    assert stats["filler_batches"] < world
+    if stats["filler_batches"]:
+        assert len(durations) < len(plan) * world and (np.diff(plan.offsets) <= 1).all()
+    if len(plan) > 1:
+        rest = replan(plan, len(plan) // 2, max(1, world - 1))
+        assert_once(np.concatenate([seen(plan, 0, len(plan) // 2), seen(rest)]), len(durations))
+
+
+def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named() -> None:
+    plan = plan_epoch([np.array([3.0, 4.0, 5.0], np.float32)], BUDGET, 0, 0, 8)
+    assert len(plan) == 1
+    assert sum(plan.is_filler(0, rank) for rank in range(8)) == 5 == plan.stats()["filler_batches"]
+    assert_once(seen(plan), 3)
+    assert all(len(plan.batch(0, rank)) == 1 for rank in range(8))
+
+
+def test_saved_plans_are_mapped_and_pickle_as_their_path(tmp_path) -> None:
+    plan = plan_epoch(buckets(50_000), BUDGET, 2, 0, 4)
+    saved = plan.save(tmp_path / "plan")
+    assert isinstance(saved.rows, np.memmap)
+    assert digest(saved) == digest(plan)
+    assert saved.stats() == plan.stats()
+    assert len(pickle.dumps(saved)) < 500
+    again = pickle.loads(pickle.dumps(saved))
+    assert np.array_equal(again.batch(11, 3), plan.batch(11, 3))
+    (tmp_path / "plan" / "plan.json").unlink()
+    with pytest.raises(MillraceError, match="no whole plan"):
+        Plan.open(tmp_path / "plan")
+
+
+def test_what_cannot_be_planned_is_refused() -> None:
+    good = [np.array([1.0, 2.0], np.float32)]
+    for lengths in (
+        [np.zeros(0, np.float32)],
+        [np.array([1, np.nan])],
+        [np.array([0.0])],
+        [np.array([np.inf])],
+        [np.array([-1.0])],
+    ):
+        with pytest.raises(MillraceError):
+            plan_epoch(lengths, BUDGET, 0, 0, 1)
+    with pytest.raises(MillraceError, match="budgets"):
+        plan_epoch(good, [BUDGET, BUDGET], 0, 0, 1)
+    with pytest.raises(MillraceError, match="world size"):
+        plan_epoch(good, BUDGET, 0, 0, 0)
+    with pytest.raises(MillraceError, match="limit"):
+        BatchBudget(None)
+    with pytest.raises(MillraceError, match="limit"):
+        BatchBudget(0.0)
+    with pytest.raises(IndexError):
+        plan_epoch(good, BUDGET, 0, 0, 1).batch(5, 0)

@@ -1,0 +1,100 @@
+"""The ideal loader: the first batches of another loader, in memory of their own, again and again."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from millrace.asr.loading.batch_loader import BatchLoader
+from millrace.asr.loading.dataset import BucketedDataset
+from millrace.asr.throughput.ideal import IdealLoader
+from millrace.asr.loading.row_table import RowTable
+from millrace.common.errors import MillraceError
+from tests.asr.audio_tars import ListedPlan
+from tests.asr.audio_tars import corpus
+
+STEPS = [[list(range(start, start + 3))] for start in range(0, 24, 3)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> RowTable:
+    return RowTable.open(corpus(tmp_path_factory.mktemp("ideal")))
+
+
+def _loader(table: RowTable, workers: int = 0, start_step: int = 0) -> BatchLoader:
+    return BatchLoader(BucketedDataset(table, ListedPlan(STEPS)), workers, start_step)
+
+
+def test_it_replays_the_first_batches_as_often_as_the_inner_loader_has_steps(table: RowTable) -> None:
+    inner = list(_loader(table))
+    found = list(IdealLoader(_loader(table), cache_batches=3))
+    assert [batch.step for batch in found] == list(range(8))
+    for place, batch in enumerate(found):
+        same = inner[place % 3]
+        assert torch.equal(batch.audio, same.audio) and batch.transcripts == same.transcripts
+        assert batch.sample_ids.tolist() == same.sample_ids.tolist()
+
+
+def test_a_cache_larger_than_the_epoch_gives_the_epoch(table: RowTable) -> None:
+    loader = IdealLoader(_loader(table, start_step=2), cache_batches=100)
+    assert len(loader) == 6
+    first = [(batch.step, batch.rows.tolist()) for batch in loader]
+    assert first == [(step, STEPS[step][0]) for step in range(2, 8)]
+    assert first == [(batch.step, batch.rows.tolist()) for batch in loader]
+
+
+def test_after_the_first_batch_nothing_is_read(table: RowTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    load = BucketedDataset.load
+    monkeypatch.setattr(BucketedDataset, "load", lambda self, *rest: loaded.append(1) or load(self, *rest))
+    batches = iter(IdealLoader(_loader(table), cache_batches=3))
+    next(batches)
+    assert len(loaded) == 3
+    assert len(list(batches)) == 7 and len(loaded) == 3
+
+
+def test_changing_a_batch_leaves_the_cache_alone(table: RowTable) -> None:
+    loader = IdealLoader(_loader(table), cache_batches=1)
+    widths = set()
+    for batch in loader:
+        widths.add(tuple(batch.audio.shape))
+        assert batch.to("meta") is batch and batch.audio.device.type == "meta"  # as a copy to a GPU does
+        batch.transcripts = []
+    assert len(widths) == 1
+
+
+def test_cached_batches_keep_no_slot_of_a_worker(table: RowTable) -> None:
+    inner = _loader(table, workers=1)
+    loader = IdealLoader(inner, cache_batches=8)
+    found = list(loader)
+    assert [batch.rows.tolist() for batch in found] == [step[0] for step in STEPS]
+    assert inner._guarded.slots is None or not inner._guarded.slots.busy.any()
+
+
+def test_prepared_batches_are_cached_too() -> None:
+    class Prepared:
+        def __init__(self) -> None:
+            self.step, self.tensors = 0, {"audio": torch.ones(2, 3)}
+
+        def to(self, device: str) -> Prepared:
+            self.tensors = {name: value.to(device) for name, value in self.tensors.items()}
+            return self
+
+    source = [Prepared() for _ in range(2)]
+    kept = copy.deepcopy(source)
+    loader = IdealLoader(source, cache_batches=2, length=5)
+    for batch in loader:
+        batch.to("meta")
+        source[0].tensors["audio"].zero_()
+    last = [*loader][-1]
+    assert last.step == 4 and torch.equal(last.tensors["audio"], kept[0].tensors["audio"])
+
+
+def test_nothing_to_keep_is_an_error() -> None:
+    with pytest.raises(MillraceError, match="no batch"):
+        list(IdealLoader([], length=3))
+    assert list(IdealLoader([])) == []
+    with pytest.raises(MillraceError, match="at least 1"):
+        IdealLoader([], cache_batches=0)

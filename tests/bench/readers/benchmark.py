@@ -1,0 +1,284 @@
+"""Measure readers of tars against each other: interleaved runs, each in a process of its own, medians."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench.readers import peers
+from tests.bench.readers.corpus import Corpus
+from millrace.common.errors import MillraceError
+
+OURS, SEED = "millrace", "seed"
+OURS_THREADED, FLOOR = "millrace, a thread per core", "floor: storage alone"
+RAW = (OURS, OURS_THREADED, SEED, "tarfile", "webdataset", "lhotse", FLOOR)
+BATCHES = (OURS, SEED, "webdataset", "webdataset, batched in workers", "lhotse")
+STREAMING = {"webdataset", "webdataset, batched in workers", "lhotse"}
+KINDS = ("raw warm", "raw cold", "batches")
+
+
+@dataclass
+class Setting:
+    """What is measured: `batch_seconds` of padded audio a batch, `workers` of a DataLoader, `runs` per reader."""
+
+    bucket_dir: str
+    corpus: Corpus
+    scratch: Path
+    workers: int = 2
+    batch_seconds: float = 240.0
+    runs: int = 5
+    raw_members: int = 4000
+    decode_threads: int = 1
+    seed: int = 0
+    kinds: tuple[str, ...] = KINDS
+
+
+@dataclass
+class Result:
+    """Members per second of one reader in one kind of run. `failed` says why there are none."""
+
+    kind: str
+    reader: str
+    order: str
+    rates: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    failed: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Median members a second of wall clock."""
+        return statistics.median(self.rates) if self.rates else 0.0
+
+    @property
+    def cpu_ms(self) -> float:
+        """Median CPU milliseconds a member, of all processes: what counts when the machine is shared."""
+        return statistics.median(self.cpu) if self.cpu else 0.0
+
+
+def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None) -> tuple[list[Result], int]:
+    """Run everything; return the results and of how many samples the audio was found equal, bit by bit, to the seed's.
+
+    Raises MillraceError where it is not, or cannot be compared; a reader that fails later is a line of the result.
+    """
+    failures = _prepare(setting)
+    equal, *_ = _in_process(_check_equal, setting)
+    if isinstance(equal, str):
+        raise MillraceError(equal, where=setting.bucket_dir)
+    results = []
+    for kind in setting.kinds:
+        row = [
+            Result(kind, name, "stream" if name in STREAMING else "random")
+            for name in (BATCHES if kind == "batches" else RAW)
+        ]
+        for _ in range(setting.runs):
+            for result in row:
+                result.failed = result.failed or failures.get(result.reader, "")
+                if not result.failed:
+                    _run(setting, result)
+                advance(1)
+        results += row
+    return results, equal
+
+
+def runs_of(setting: Setting) -> int:
+    """How often `measure` calls `advance`."""
+    return setting.runs * sum(len(BATCHES if kind == "batches" else RAW) for kind in setting.kinds)
+
+
+def _run(setting: Setting, result: Result) -> None:
+    if result.kind != "raw warm":
+        drop_caches(setting)
+    if result.kind != "raw cold":
+        _warm(setting)
+    members, seconds, cpu = _in_process(_timed, setting, result.kind, result.reader)
+    if isinstance(members, str):
+        result.failed = members
+    else:
+        result.rates.append(members / seconds)
+        result.cpu.append(1000 * cpu / members)
+
+
+def _prepare(setting: Setting) -> dict[str, str]:
+    """Write what the peers need beside the tars; return why a peer cannot take part."""
+    failures = {}
+    peers.SeedTarReader.prepare(setting.corpus.members, setting.scratch)
+    names = {name.rsplit(".", 1)[-1] for _, name, *_ in setting.corpus.members}
+    if names != {"flac"}:
+        failures = dict.fromkeys(STREAMING, f"needs tars of .flac members; these hold {sorted(names)}")
+    for package in ("webdataset", "lhotse"):
+        try:
+            __import__(package)
+        except ImportError as error:
+            failures |= {
+                name: f"{error} (pip install -r requirements-bench.txt)" for name in STREAMING if package in name
+            }
+    if "lhotse" not in failures:
+        shard = max(1, len(setting.corpus.members) // max(len(setting.corpus.tars), 2 * setting.workers))
+        failed, *_ = _in_process(_lhotse_prepare, setting, shard)
+        failures |= {"lhotse": failed} if failed else {}
+    return failures
+
+
+def _lhotse_prepare(setting: Setting, members_per_shard: int) -> tuple[str, float]:
+    peers.lhotse_prepare(setting.corpus.members, setting.scratch / "shar", members_per_shard)
+    os.sync()
+    return "", 0.0
+
+
+def _timed(setting: Setting, kind: str, name: str) -> tuple[int, float, float]:
+    """(members, seconds, CPU seconds of this process and its workers) of one run, worker start included."""
+    stream = _batch_stream(setting, name) if kind == "batches" else _raw_stream(setting, kind, name)
+    started, cpu = time.perf_counter(), _cpu_seconds()
+    members = sum(len(lengths) for _, lengths in stream) if kind == "batches" else sum(1 for _ in stream)
+    seconds = time.perf_counter() - started
+    del stream
+    gc.collect()  # a loader's workers count once they have ended
+    expected = len(setting.corpus.members) if kind == "batches" else len(_asked(setting))
+    if name not in STREAMING and members != expected:
+        raise MillraceError(f"{name} gave {members} of {expected} members")
+    return members, seconds, _cpu_seconds() - cpu
+
+
+def _cpu_seconds() -> float:
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def _asked(setting: Setting) -> list[peers.Member]:
+    order = np.random.default_rng(setting.seed).permutation(len(setting.corpus.members))[: setting.raw_members]
+    return [setting.corpus.members[position] for position in order.tolist()]
+
+
+def _raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
+    members, cores = _asked(setting), len(os.sched_getaffinity(0))
+    if name in (OURS, OURS_THREADED):
+        from millrace.asr.loading.reader import IndexedTarReader
+
+        reader = IndexedTarReader(threads=1 if name == OURS else cores)
+        return reader.read_many([(member.tar, member.offset, member.size) for member in members])
+    if name == FLOOR:
+        from tests.bench.readers import storage
+
+        return storage.cold_reads(members) if kind == "raw cold" else storage.warm_reads(members, cores)
+    if name == "webdataset":
+        return peers.webdataset_raw(setting.corpus.tars)
+    if name == "lhotse":
+        return peers.lhotse_raw(setting.scratch / "shar")
+    reader = peers.SeedTarReader(str(setting.scratch)) if name == SEED else peers.TarfileReader()
+    return (reader.read(member.tar, member.name) for member in members)
+
+
+def _batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
+    corpus = setting.corpus
+    batches = corpus.batches(setting.batch_seconds, setting.seed)
+    if name == OURS:
+        return _our_batches(setting, batches)
+    if name == SEED:
+        reader = peers.SeedTarReader(str(setting.scratch))
+        plan = [[corpus.members[position] for position in batch.tolist()] for batch in batches]
+        return peers.waveform_batches(plan, reader, setting.workers)
+    if name == "lhotse":
+        return peers.lhotse_batches(setting.scratch / "shar", setting.batch_seconds, setting.workers)
+    size = max(1, round(len(corpus.members) / len(batches)))
+    return peers.webdataset_batches(corpus.tars, size, setting.workers, batched="batched" in name)
+
+
+class ListedPlan:
+    """A plan of given batches for one rank."""
+
+    def __init__(self, batches: list[np.ndarray]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        return self.batches[step]
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        return False
+
+
+def _our_batches(setting: Setting, batches: list[np.ndarray]) -> Iterator[tuple]:
+    from millrace.asr.loading.batch_loader import BatchLoader
+    from millrace.asr.loading.dataset import BucketedDataset
+    from millrace.asr.loading.row_table import RowTable
+
+    plan = ListedPlan([setting.corpus.rows[batch] for batch in batches])
+    table = RowTable.open(setting.bucket_dir, setting.scratch)
+    loader = BatchLoader(BucketedDataset(table, plan, decode_threads=setting.decode_threads), setting.workers)
+    return ((batch.audio, batch.lengths) for batch in loader)
+
+
+def _check_equal(setting: Setting) -> tuple[int, float]:
+    """Compare the first batches of the seed's way and ours bit by bit; return how many samples are equal."""
+    digests = []
+    for name in (OURS, SEED):
+        stream, digest = _batch_stream(setting, name), []
+        for _, (audio, lengths) in zip(range(20), stream, strict=False):
+            digest += [
+                hashlib.sha256(line[:length].numpy().tobytes()).digest()
+                for line, length in zip(audio, lengths, strict=True)
+            ]
+        digests.append(digest)
+    if digests[0] != digests[1]:
+        raise MillraceError("the audio of the two readers is not equal bit by bit")
+    return len(digests[0]), 0.0
+
+
+def drop_caches(setting: Setting) -> None:
+    """Ask the kernel to forget the pages of the corpus (no privileges needed)."""
+    for path in _files(setting):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _warm(setting: Setting) -> None:
+    block = bytearray(1 << 22)
+    for path in _files(setting):
+        with open(path, "rb", buffering=0) as handle:
+            while handle.readinto(block):
+                pass
+
+
+def _files(setting: Setting) -> list[str]:
+    return setting.corpus.tars + [str(path) for path in sorted((setting.scratch / "shar").glob("*.tar"))]
+
+
+def _in_process(work: Callable, setting: Setting, *more: object) -> tuple:
+    """Call `work` in a fresh process: imports, malloc and open files of one reader do not touch another's."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(sender, work, setting, *more))
+    child.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        return "its process died", 0.0, 0.0
+    finally:
+        child.join()
+
+
+def _answer(sender: object, work: Callable, setting: Setting, *more: object) -> None:
+    import warnings
+
+    warnings.simplefilter("ignore")
+    # Spawned for a clean start; the readers' own workers fork, the default on this platform.
+    multiprocessing.set_start_method("fork", force=True)
+    try:
+        sender.send(work(setting, *more))
+    except Exception as error:  # a peer's failure is a line of the report, whatever it is
+        sender.send((f"{type(error).__name__}: {error}".splitlines()[0], 0.0, 0.0))

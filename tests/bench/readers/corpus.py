@@ -1,0 +1,151 @@
+"""The corpus of the reader benchmark: tars of speech-like FLAC with buckets, made here, or the user's own buckets."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import soundfile
+
+from millrace.asr.buckets.config import BucketConfig
+from tests.bench.readers.peers import Member
+from millrace.common import atomic
+from millrace.common.errors import MillraceError
+
+_RATE = 16_000
+_COLUMNS = ["tar_path", "tar_member_name", "offset", "size", "duration_s"]
+# The seed's histogram: (low, high) in seconds, share of the samples.
+_DURATIONS = (
+    (1, 3, 0.126),
+    (3, 5, 0.248),
+    (5, 7, 0.137),
+    (7, 10, 0.353),
+    (10, 15, 0.131),
+    (15, 20, 0.0049),
+    (20, 30, 0.0001),
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Members with their rows' numbers in the buckets; `durations` in seconds, in the same order."""
+
+    members: list[Member]
+    rows: np.ndarray
+    durations: np.ndarray
+
+    @property
+    def tars(self) -> list[str]:
+        return sorted({member.tar for member in self.members})
+
+    @property
+    def hours(self) -> float:
+        return float(self.durations.sum()) / 3600
+
+    def batches(self, seconds: float, seed: int) -> list[np.ndarray]:
+        """Positions of the members in random order, sorted by duration in windows of 2,000 and cut into batches of at
+        most `seconds` with padding, the batches shuffled: what every random-access reader is asked for."""
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(self.members))
+        batches = []
+        for window in np.split(order, range(2000, len(order), 2000)):
+            batch: list[int] = []
+            for position in window[np.argsort(self.durations[window], kind="stable")].tolist():
+                if batch and self.durations[position] * (len(batch) + 1) > seconds:
+                    batches.append(np.array(batch))
+                    batch = []
+                batch.append(position)
+            batches.append(np.array(batch))
+        return [batches[at] for at in rng.permutation(len(batches))]
+
+
+def load(bucket_dir: str | os.PathLike, most: int) -> Corpus:
+    """All rows in the first tars (by name) that hold about `most` rows together: streaming readers read whole tars."""
+    files = BucketConfig.read(bucket_dir).parquets()
+    counts: Counter[str] = Counter()
+    for file in files:
+        for batch in pq.ParquetFile(file, read_dictionary=["tar_path"]).iter_batches(columns=["tar_path"]):
+            for entry in batch.column(0).value_counts().to_pylist():
+                counts[entry["values"]] += entry["counts"]
+    tars = []
+    for tar in sorted(counts):
+        tars.append(tar)
+        most -= counts[tar]
+        if most <= 0:
+            break
+    members, rows, durations, first = [], [], [], 0
+    chosen = pa.array(tars, pa.string())
+    for file in files:
+        for batch in pq.ParquetFile(file).iter_batches(columns=_COLUMNS):
+            kept = np.flatnonzero(pc.is_in(batch.column("tar_path").cast(pa.string()), value_set=chosen))
+            part = batch.take(pa.array(kept))
+            members += map(Member, *(part.column(name).to_pylist() for name in _COLUMNS[:4]))
+            durations += part.column("duration_s").to_pylist()
+            rows += (first + kept).tolist()
+            first += len(batch)
+    if not members:
+        raise MillraceError("the buckets hold no rows", where=str(bucket_dir))
+    return Corpus(members, np.array(rows, dtype=np.int64), np.array(durations))
+
+
+def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0) -> Path:
+    """Write tars of speech-like 16 kHz mono FLAC, lengths as in the seed up to `longest` seconds, and buckets.
+
+    Returns the buckets' folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    clips = list(_clips(min(400, tars * members_per_tar), seed, longest))
+    rng = np.random.default_rng(seed)
+    columns: dict[str, list] = {name: [] for name in _COLUMNS}
+    states = []
+    for number in range(tars):
+        path = folder / f"shard-{number:05d}.tar"
+        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for member in range(members_per_tar):
+                raw, seconds = clips[rng.integers(len(clips))]
+                entry = tarfile.TarInfo(f"{number:05d}_{member:06d}.flac")
+                entry.size = len(raw)
+                position = tar.offset + tarfile.BLOCKSIZE
+                tar.addfile(entry, io.BytesIO(raw))
+                for name, value in zip(columns, (str(path), entry.name, position, len(raw), seconds), strict=True):
+                    columns[name].append(value)
+        state = path.stat()
+        states.append((str(path), state.st_size, state.st_mtime_ns))
+    count = len(columns["size"])
+    columns |= {"transcript": ["what was said"] * count, "language": ["English"] * count}
+    table = pa.table({**columns, "sample_id": pa.array(np.arange(count), pa.uint64())})
+    buckets = folder / "buckets"
+    buckets.mkdir(exist_ok=True)
+    pq.write_table(table.take(pa.array(rng.permutation(count))), buckets / "b_0_30.parquet")
+    known = dict(zip(("tar_path", "size", "mtime_ns"), zip(*states, strict=True), strict=True))
+    pq.write_table(pa.table(known), buckets / "tars.parquet")
+    atomic.write_json(buckets / "bucket_config.json", {"buckets": [{"bucket_id": "b_0_30"}], "splits": {}})
+    os.sync()  # pages still to be written cannot be dropped for the cold runs
+    return buckets
+
+
+def _clips(count: int, seed: int, longest: float) -> Iterator[tuple[bytes, float]]:
+    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks by half, as speech does."""
+    rng = np.random.default_rng(seed)
+    # The seed's first class is there however short the longest clip may be.
+    classes = [(low, min(high, longest), share) for low, high, share in _DURATIONS if low < max(longest, 1.01)]
+    shares = np.array([share for *_, share in classes])
+    for choice in rng.choice(len(classes), count, p=shares / shares.sum()).tolist():
+        samples = int(_RATE * rng.uniform(*classes[choice][:2]))
+        time = np.arange(samples) / _RATE
+        phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6))) / _RATE
+        voice = sum(np.sin(harmonic * phase + harmonic) / harmonic for harmonic in range(1, 12))
+        loudness = np.clip(np.sin(2 * np.pi * 2.3 * time + rng.uniform(0, 6)) + 0.4, 0, None)
+        wave = 0.15 * voice * loudness + 0.004 * rng.standard_normal(samples)
+        sink = io.BytesIO()
+        soundfile.write(sink, (np.clip(wave, -1, 1) * 32767).astype(np.int16), _RATE, format="FLAC")
+        yield sink.getvalue(), samples / _RATE

@@ -1,0 +1,171 @@
+"""Checkpoints: whole or not there, whatever kills the writer or damages the file."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from millrace.common import jsonl
+from millrace.common.training.checkpoint import Checkpoints
+from millrace.common.errors import MillraceError
+
+
+def state(step: int) -> dict:
+    return {"weight": torch.full((1000,), float(step)), "nested": {"rng": (3, (1, 2), None)}, "ranks": [{"a": step}]}
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob(".*"))
+
+
+def test_saved_found_loaded_and_pruned(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "c", total_limit=2)
+    assert checkpoints.newest() is None
+    for step in (5, 10, 123456789):
+        checkpoints.save(step, state(step), {"seed": 1})
+    assert steps(tmp_path / "c") == [10, 123456789] and leftovers(tmp_path / "c") == []
+    assert (tmp_path / "c/last").read_text() == "step-123456789\n"
+    found = checkpoints.newest()
+    assert (found.step, found.header["seed"], found.damaged) == (123456789, 1, ())
+    for mapped in (False, True):
+        loaded = checkpoints.load(found, mapped)
+        assert torch.equal(loaded["weight"], state(123456789)["weight"])
+        assert loaded["nested"] == state(0)["nested"] and loaded["ranks"] == [{"a": 123456789}]
+
+
+def test_the_same_state_gives_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        Checkpoints(tmp_path / name).save(3, state(3), {"seed": 1})
+    for name in ("state.pt", "checkpoint.json"):
+        assert (tmp_path / "a/step-00000003" / name).read_bytes() == (tmp_path / "b/step-00000003" / name).read_bytes()
+
+
+def flip(folder: Path) -> None:
+    raw = bytearray((folder / "state.pt").read_bytes())
+    raw[-2000] ^= 4
+    (folder / "state.pt").write_bytes(raw)
+
+
+DAMAGES = {
+    "flipped bit": flip,
+    "cut": lambda folder: os.truncate(folder / "state.pt", 100),
+    "empty": lambda folder: os.truncate(folder / "state.pt", 0),
+    "longer": lambda folder: (folder / "state.pt").open("ab").write(b"\0"),
+    "no state": lambda folder: (folder / "state.pt").unlink(),
+    "no header": lambda folder: (folder / "checkpoint.json").unlink(),
+    "header cut": lambda folder: os.truncate(folder / "checkpoint.json", 20),
+    "header of nothing": lambda folder: (folder / "checkpoint.json").write_text("[]"),
+    "empty folder": lambda folder: (shutil.rmtree(folder), folder.mkdir()),
+    "a file instead": lambda folder: (shutil.rmtree(folder), folder.write_text("")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("limit", [1, 2, 0])
+def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, limit):
+    checkpoints = Checkpoints(tmp_path, total_limit=0)
+    for step in (1, 2, 3):
+        checkpoints.save(step, state(step), {})
+    for step in (2, 3):
+        DAMAGES[damage](tmp_path / f"step-{step:08d}")
+    found = checkpoints.newest()
+    assert found.step == 1 and found.damaged == ("step-00000003", "step-00000002")
+    assert "step-00000003: damaged checkpoint" in caplog.text and "step-00000001: resuming" in caplog.text
+    # The run goes on from 1 and saves 2 again: that one must stay, and be whole, whatever the limit.
+    checkpoints = Checkpoints(tmp_path, limit)
+    checkpoints.save(2, state(2), {})
+    assert checkpoints.newest().step == 2 and checkpoints.newest().damaged == ()
+    assert torch.equal(checkpoints.load(checkpoints.newest())["weight"], state(2)["weight"])
+    assert steps(tmp_path) == ([2] if limit == 1 else [1, 2]) and leftovers(tmp_path) == []
+
+
+def test_a_damaged_one_takes_no_place_of_the_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path, total_limit=0)
+    for step in (1, 2, 3):
+        checkpoints.save(step, state(step), {})
+    os.truncate(tmp_path / "step-00000002/state.pt", 5)
+    Checkpoints(tmp_path, total_limit=3).save(4, state(4), {})
+    assert steps(tmp_path) == [1, 2, 3, 4]
+    Checkpoints(tmp_path, total_limit=2).save(5, state(5), {})
+    assert steps(tmp_path) == [4, 5]
+
+
+def test_another_format_is_refused_not_taken_for_damage(tmp_path):
+    Checkpoints(tmp_path).save(1, state(1), {})
+    header = tmp_path / "step-00000001/checkpoint.json"
+    header.write_text(header.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(MillraceError, match="format 9"):
+        Checkpoints(tmp_path).newest()
+
+
+def _killed_at(folder: Path, call: int) -> None:
+    """Save step 3, and die just before the `call`-th of the calls that change the file system."""
+    left = [call]
+
+    def dying(function):
+        def run(*args, **kwargs):
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return run
+
+    for name in ("replace", "fsync", "mkdir", "rmdir", "unlink", "open"):
+        setattr(os, name, dying(getattr(os, name)))
+    Checkpoints(folder, total_limit=1).save(3, state(3), {})
+
+
+def test_a_writer_killed_at_any_point_leaves_a_good_checkpoint(tmp_path):
+    seen = set()
+    for call in range(60):
+        folder = tmp_path / str(call)
+        Checkpoints(folder, total_limit=1).save(2, state(2), {})
+        child = multiprocessing.get_context("fork").Process(target=_killed_at, args=(folder, call))
+        child.start()
+        child.join(60)
+        found = Checkpoints(folder).newest()
+        assert found is not None and found.damaged == (), call
+        assert torch.equal(Checkpoints(folder).load(found)["weight"], state(found.step)["weight"])
+        seen.add(found.step)
+        # The next writer clears up.
+        Checkpoints(folder, total_limit=1).save(4, state(4), {})
+        assert steps(folder) == [4]
+        assert [name for name in leftovers(folder) if name.startswith(".step")] == []
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+    assert child.exitcode == 0 and call > 6 and seen == {2, 3}
+
+
+def test_a_full_disk_leaves_the_older_checkpoint(tmp_path):
+    checkpoints = Checkpoints(tmp_path, total_limit=1)
+    checkpoints.save(1, state(1), {})
+
+    def limited() -> None:
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        try:
+            checkpoints.save(2, state(2), {})
+        except OSError as error:
+            os._exit(7 if error.errno == errno.EFBIG else 8)
+
+    child = multiprocessing.get_context("fork").Process(target=limited)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 7
+    assert steps(tmp_path) == [1] and leftovers(tmp_path) == []
+    assert jsonl.read(tmp_path / "step-00000001/checkpoint.json")["step"] == 1

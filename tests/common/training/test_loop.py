@@ -1,0 +1,360 @@
+"""The loop on one rank: killed and resumed runs against runs left alone, and against a plain torch loop."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import math
+import multiprocessing
+import os
+import pty
+import re
+import signal
+import struct
+import sys
+import termios
+from pathlib import Path
+
+import orjson
+import pytest
+import torch
+
+from millrace.common import jsonl
+from millrace.common.training import seeding
+from millrace.common.errors import MillraceError
+from millrace.common.training.settings import HELP, LoopSettings
+from millrace.common.training.position import Position
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE
+from millrace.common.training.schedule import Schedule
+from tests.common.training.tiny_task import TinyDataset, TinyTask, run
+
+# What must be the same in a run that was left alone; times and rates are not.
+EXACT = ("event", "step", "epoch", "loss", "weight", "lr", "grad_norm", "samples", "metrics", "epoch_samples")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As the rules set it; forked children then need no thread pool of their parent."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def lines(folder: Path) -> list[dict]:
+    return [orjson.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def exact(folder: Path) -> list[dict]:
+    return [{name: line[name] for name in EXACT if name in line} for line in lines(folder)]
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in lines(folder) if line["event"] == "train"]
+
+
+def ids_of(folder: Path, rank: int = 0) -> list[dict]:
+    return [orjson.loads(line) for line in (folder / f"sample_ids.{rank}.jsonl").read_bytes().splitlines()]
+
+
+def forked(folder: Path, settings: dict, task: dict) -> int:
+    """The exit code of a run in a process of its own."""
+    child = multiprocessing.get_context("fork").Process(target=run, args=(folder, settings, task))
+    child.start()
+    child.join(120)
+    assert child.exitcode is not None, "the run hangs"
+    return child.exitcode
+
+
+def saved_steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "kills"),
+    [
+        # 13 steps an epoch. Killed before the first checkpoint, at one, in the last step of an epoch, in the next.
+        ({"epochs": 2, "eval_steps": 5, "eval_at_start": 1}, {}, (1, 2, 7, 13, 14, 26)),
+        # Windows of the log, checkpoints and accumulation out of step with each other; workers.
+        ({"epochs": 2, "log_steps": 3, "grad_acc": 2}, {"workers": 2, "dropout": 0.3}, (12,)),
+        ({"epochs": 1, "max_steps": 17, "lr_scheduler_type": "linear", "save_steps": 5}, {}, (9, 15)),
+    ],
+)
+def test_a_run_killed_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, settings, task, kills):
+    alone = run(tmp_path / "alone", settings, task)
+    killed = tmp_path / "killed"
+    for step in kills:
+        assert forked(killed, settings, {**task, "fault": "kill", "at_step": step}) == -signal.SIGKILL
+    result = run(killed, settings, task)
+    assert result.resumed_step is not None
+    assert exact(killed) == exact(tmp_path / "alone")
+    assert ids_of(killed) == ids_of(tmp_path / "alone")
+    assert result.digest == alone.digest
+    assert result.position.samples == alone.position.samples
+
+
+def test_stop_signals_finish_the_step_save_and_ask_for_a_requeue(tmp_path):
+    settings = {"epochs": 2, "save_steps": 0, "eval_steps": 4}
+    alone = run(tmp_path / "alone", settings, {})
+    stopped = tmp_path / "stopped"
+    assert forked(stopped, settings, {"fault": "TERM", "at_step": 4}) == REQUEUE_EXIT_CODE
+    assert saved_steps(stopped) == [4]
+    assert not (stopped / "metrics.json").exists()
+    assert forked(stopped, settings, {"fault": "USR1", "at_step": 13}) == REQUEUE_EXIT_CODE
+    assert saved_steps(stopped) == [4, 13]
+    assert forked(stopped, settings, {"fault": "TERM", "at_step": 26}) == REQUEUE_EXIT_CODE
+    result = run(stopped, settings, {})
+    assert result.digest == alone.digest
+    # An evaluation that was due when the signal came is made up for by the next run, so it may follow an epoch's line.
+    assert sorted(map(repr, exact(stopped))) == sorted(map(repr, exact(tmp_path / "alone")))
+
+
+def test_a_finished_run_is_not_trained_or_evaluated_again(tmp_path):
+    first = run(tmp_path, {"max_steps": 3}, {})
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    again = run(tmp_path, {"max_steps": 3}, {"fault": "nan", "at_step": 4})
+    assert again.summary() == first.summary() and again.digest == first.digest
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert orjson.loads((tmp_path / "rank.0.json").read_bytes())["digest"] == first.digest
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, caplog):
+    settings = {"epochs": 1, "save_steps": 3, "save_total_limit": 0}
+    alone = run(tmp_path / "alone", settings, {})
+    hurt = tmp_path / "hurt"
+    assert forked(hurt, settings, {"fault": "kill", "at_step": 8}) == -signal.SIGKILL
+    assert saved_steps(hurt) == [3, 6]
+    state = hurt / "checkpoints/step-00000006/state.pt"
+    raw = bytearray(state.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    state.write_bytes(raw)
+    with caplog.at_level(logging.WARNING, "millrace"):
+        result = run(hurt, settings, {})
+    assert result.resumed_step == 3
+    assert "step-00000006: damaged checkpoint" in caplog.text and "step-00000003: resuming" in caplog.text
+    assert result.digest == alone.digest and exact(hurt) == exact(tmp_path / "alone")
+    assert saved_steps(hurt) == saved_steps(tmp_path / "alone") == [3, 6, 9, 12, 13]
+
+
+def plain_torch(task: TinyTask, clip: float, group: int) -> tuple[torch.nn.Module, list[float]]:
+    """One epoch written down directly: batches of `group` samples, mean over frames, cosine from step 0."""
+    seeding.seed_all(42, "model")
+    model = task.build_model()
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    rest = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}])
+    order = seeding.generator(42, "order", 0).permutation(task.size).tolist()
+    steps, seen = -(-task.size // group), []
+    for step in range(steps):
+        batch = TinyDataset(42)[(0, order[step * group : (step + 1) * group])]
+        loss = (((model(batch.x) - batch.y) ** 2) * batch.mask).sum() / batch.mask.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        for each in optimizer.param_groups:
+            each["lr"] = 0.01 * (1 + math.cos(math.pi * step / steps)) / 2
+        optimizer.step()
+        seen.append(loss.item())
+    return model, seen
+
+
+@pytest.mark.parametrize(("batch", "grad_acc"), [(6, 1), (3, 2), (1, 6)])
+@pytest.mark.parametrize("clip", [0.0, 0.3])
+def test_accumulated_clipped_steps_equal_those_of_whole_batches(tmp_path, batch, grad_acc, clip):
+    # 37 samples: the last step has a single sample, and batches of every length in between.
+    model, expected = plain_torch(TinyTask(dropout=0.0), clip, 6)
+    settings = {"grad_acc": grad_acc, "max_grad_norm": clip, "warmup_ratio": 0.0, "weight_decay": 0.1}
+    result = run(tmp_path, settings, {"batch": batch, "dropout": 0.0})
+    assert losses(tmp_path) == pytest.approx(expected, rel=1e-5)
+    for mine, theirs in zip(result.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+    # The norm that is logged is the one before clipping.
+    assert max(line["grad_norm"] for line in lines(tmp_path) if line["event"] == "train") > 0.6
+
+
+def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplog):
+    order = seeding.generator(42, "order", 0).permutation(37).tolist()
+    result = run(tmp_path / "empty", {}, {"skip_ids": tuple(order[6:9])})
+    seen = losses(tmp_path / "empty")
+    assert len(seen) == 13 and seen[2] is None and all(math.isfinite(x) for x in seen[:2] + seen[3:])
+    assert "no rank has a usable sample" in caplog.text
+    assert result.position.samples == 34
+    run(tmp_path / "weightless", {}, {"fault": "weightless", "at_step": 3})
+    assert losses(tmp_path / "weightless")[2] is None
+    # With another batch in the same step, whose gradients a nan times 0 would spoil.
+    run(tmp_path / "beside", {"grad_acc": 2}, {"fault": "weightless", "at_step": 3})
+    assert all(math.isfinite(x) for x in losses(tmp_path / "beside")) and len(losses(tmp_path / "beside")) == 7
+    # Accumulated with others, an empty batch leaves the others' mean as it is.
+    merged = run(tmp_path / "merged", {"grad_acc": 2}, {"skip_ids": tuple(order[6:9]), "dropout": 0.0})
+    assert len(losses(tmp_path / "merged")) == 7 and merged.position.samples == 34
+    assert all(torch.isfinite(p).all() for p in merged.model.parameters())
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path):
+    with pytest.raises(MillraceError, match=r"not finite .* by step 4"):
+        run(tmp_path, {"save_steps": 1}, {"fault": "nan", "at_step": 4})
+    assert saved_steps(tmp_path) == [1, 2, 3]
+    result = run(tmp_path, {"save_steps": 1}, {})
+    assert result.resumed_step == 3 and all(torch.isfinite(p).all() for p in result.model.parameters())
+
+
+def test_checkpointed_activations_and_workers_and_evaluations_leave_the_losses_alone(tmp_path):
+    settings, task = {"max_steps": 8}, {"dropout": 0.3}
+    run(tmp_path / "a", settings, task)
+    checkpointed = run(tmp_path / "b", {**settings, "gradient_checkpointing": 1, "eval_steps": 1}, task)
+    run(tmp_path / "c", settings, {**task, "workers": 2})
+    assert checkpointed.model.checkpointed == 1 + 8
+    assert len(checkpointed.evaluations) == 8
+    assert losses(tmp_path / "b") == losses(tmp_path / "a") == losses(tmp_path / "c")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_mixed_precision_learns_with_weights_in_float32(tmp_path, precision):
+    result = run(tmp_path, {"precision": precision, "epochs": 4, "eval_at_start": 1}, {"dropout": 0.0})
+    assert {p.dtype for p in result.model.parameters()} == {torch.float32}
+    steps = sorted(result.evaluations)
+    assert result.evaluations[steps[-1]]["mse"] < 0.5 * result.evaluations[0]["mse"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "message"),
+    [
+        ({"seed": 1}, {}, "trained with seed 42, not 1"),
+        ({}, {"size": 38}, "the plan is of 37 samples"),
+        ({}, {"model": "wider"}, "of another model"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch, settings, task, message):
+    run(tmp_path, {"max_steps": 2}, {})
+    if task.pop("model", None):
+        monkeypatch.setattr(TinyTask, "build_model", lambda self: torch.nn.Linear(2, 2))
+    with pytest.raises(MillraceError, match=message):
+        run(tmp_path, {"max_steps": 4, **settings}, task)
+    assert saved_steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize(("extra", "message"), [(1, "ended at step 13"), (-1, "more than 12 batches")])
+def test_a_loader_that_breaks_its_word_is_found_out(tmp_path, extra, message):
+    # -1 would silently lose samples, +1 would hang the other ranks.
+    with pytest.raises(MillraceError, match=message):
+        run(tmp_path, {}, {"steps_too_many": extra})
+
+
+def test_all_checkpoints_damaged_is_an_error_not_a_new_beginning(tmp_path):
+    run(tmp_path, {"max_steps": 2}, {})
+    for state in tmp_path.glob("checkpoints/step-*/state.pt"):
+        state.write_bytes(state.read_bytes()[:-1])
+    with pytest.raises(MillraceError, match="all 1 checkpoints are damaged"):
+        run(tmp_path, {"max_steps": 2}, {})
+
+
+def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
+    run(tmp_path, {"epochs": 1}, {})
+    result = run(tmp_path, {"epochs": 2}, {})
+    assert result.resumed_step == 13 and result.position.samples == 74
+    rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
+    # The schedule is that of the longer run from there on: half-way down at its middle.
+    assert rates[13] == pytest.approx(0.01 * (1 + math.cos(math.pi * 12 / 25)) / 2)
+    assert sorted(x for row in ids_of(tmp_path) for x in row["ids"]) == sorted(2 * list(range(37)))
+
+
+def test_tensorboard_holds_the_losses(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(tmp_path, {"max_steps": 3, "tensorboard": 1}, {})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(tmp_path), rel=1e-6)
+    assert events.Scalars("eval/metrics/mse")
+
+
+def test_schedule_values():
+    cosine = Schedule("cosine", warmup_steps=4, total_steps=14, min_lr_ratio=0.1)
+    assert [cosine.factor(step) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert cosine.factor(9) == pytest.approx(0.55) and cosine.factor(14) == pytest.approx(0.1)
+    assert cosine.factor(99) == pytest.approx(0.1)
+    linear = Schedule("linear", 0, 10)
+    assert [linear.factor(step) for step in (0, 5, 9)] == pytest.approx([1, 0.5, 0.1])
+    constant = Schedule("constant", 1, 10)
+    assert [constant.factor(step) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
+    with pytest.raises(MillraceError, match="unknown schedule"):
+        Schedule("cosin", 0, 10)
+
+
+def test_an_end_that_moves_makes_no_jump_in_the_rate():
+    moved, still = Schedule("linear", 2, 12), Schedule("linear", 2, 12)
+    moved.move_end(7, 12)
+    assert [moved.factor(step) for step in range(13)] == [still.factor(step) for step in range(13)]
+    moved.move_end(7, 27)
+    assert moved.factor(7) == pytest.approx(still.factor(7)) and moved.factor(27) == pytest.approx(0.0)
+    assert moved.factor(17) == pytest.approx(0.25)
+    early = Schedule("linear", 4, 10)
+    early.move_end(1, 24)  # during the warm-up
+    assert early.factor(3) == pytest.approx(0.8) and early.factor(14) == pytest.approx(0.5)
+    assert Schedule(**moved.as_dict()) == moved
+
+
+def test_settings_are_checked_and_each_has_a_flag_with_help():
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    LoopSettings.add_arguments(parser)
+    args = parser.parse_args(["--lr", "1e-3", "--save_total_limit", "10", "--lr_scheduler_type", "linear"])
+    assert LoopSettings.from_args(args) == LoopSettings(lr=1e-3, save_total_limit=10, lr_scheduler_type="linear")
+    assert set(HELP) == set(LoopSettings.__dataclass_fields__)
+    for wrong in ({"lr": float("nan")}, {"grad_acc": 0}, {"precision": "bf17"}, {"warmup_ratio": 2.0}, {"epochs": 0}):
+        with pytest.raises(MillraceError, match=next(iter(wrong))):
+            LoopSettings(**wrong)
+
+
+def test_a_metrics_line_that_was_cut_is_written_again(tmp_path):
+    assert forked(tmp_path, {"max_steps": 5}, {"fault": "kill", "at_step": 4}) == -signal.SIGKILL
+    whole = lines(tmp_path)
+    assert [line["step"] for line in whole] == [1, 2, 3]
+    with open(tmp_path / "metrics.jsonl", "ab") as handle:
+        handle.write(b'{"event":"train","step":')
+    run(tmp_path, {"max_steps": 5}, {})
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5, 5]
+    assert jsonl.read(tmp_path / "metrics.json")["last_evaluation"]["step"] == 5
+
+
+def test_a_position_keeps_the_plans_that_an_epoch_went_through():
+    at = Position(world_size=2)
+    at.enter(2)
+    at.step = at.optimizer_step = 5
+    at.enter(3)
+    assert (at.step, at.spans) == (0, ((2, 5),))
+    at.enter(4)  # three ranks did nothing
+    assert (at.step, at.spans) == (0, ((2, 5),))
+    at.enter(2)  # so the first plan goes on
+    assert (at.step, at.spans) == (5, ())
+    at.step = at.optimizer_step = 6
+    at.enter(1)
+    at.step, at.optimizer_step = 4, 10
+    at.enter(2)
+    assert (at.step, at.spans) == (0, ((2, 6), (1, 4)))
+    assert at.history == ((0, 2), (6, 1), (10, 2))
+    assert Position.from_dict(orjson.loads(orjson.dumps(at.as_dict()))) == at
+    at.end_epoch()
+    assert (at.epoch, at.step, at.spans) == (1, 0, ())
+
+
+def test_a_terminal_shows_a_bar_with_rates_padding_and_data_wait(tmp_path):
+    child, terminal = pty.fork()
+    if child == 0:
+        status = 1
+        try:
+            fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+            sys.stderr = open(2, "w")  # noqa: SIM115 - pytest's is no terminal
+            run(tmp_path, {"max_steps": 5}, {})
+            status = 0
+        finally:
+            os._exit(status)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+        while block := os.read(terminal, 65536):
+            shown += block
+    assert os.waitpid(child, 0)[1] == 0
+    assert re.search(rb"training: 100%.* 5/5 .*loss \d.*samples/s, padding \d+\.\d %, data wait \d", shown), shown

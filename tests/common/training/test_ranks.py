@@ -1,0 +1,215 @@
+"""Several ranks over gloo, started as a cluster starts them: equal weights, kills, signals, other rank counts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import torch
+
+from millrace.common import jsonl
+from millrace.common.training import seeding
+from millrace.common.errors import MillraceError
+from millrace.common.training.ranks import ENVIRONMENT, REQUEUE_EXIT_CODE, Exchange, Ranks, StopSignals
+from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
+from tests.common.training.tiny_task import run
+
+ROOT = Path(__file__).parents[2]
+# Guards against a hang; the 60 s within which a rank's death must end the others are in here, with the start.
+LIMIT_SECONDS = 180
+
+
+def launched(ranks: int, runs: list[dict], folder: Path, launcher: str = "millrace.common.training.launch"):
+    """Train on `ranks` ranks; returns the finished launcher."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs.json").write_bytes(orjson.dumps(runs))
+    command = [sys.executable, "-m", launcher, "--standalone", f"--nproc-per-node={ranks}"]
+    command += ["-m", "tests.common.training.tiny_task", str(folder / "runs.json")]
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+
+
+def counted(folder: Path, ranks: int) -> dict[int, list[int]]:
+    """How often each id was seen, per epoch, over all ranks."""
+    seen: dict[int, list[int]] = {}
+    for rank in range(ranks):
+        for row in ids_of(folder, rank):
+            seen.setdefault(row["epoch"], []).extend(row["ids"])
+    return {epoch: np.bincount(ids, minlength=37).tolist() for epoch, ids in seen.items()}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "model.pt", weights_only=True)
+
+
+def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
+    """One story, because starting ranks is dear: kill -9 of a rank, then the same command again."""
+    killed, alone = tmp_path / "killed", tmp_path / "alone"
+    settings = {"epochs": 2, "log_steps": 2, "save_steps": 3, "eval_steps": 5}
+    fault = {"fault": "kill", "at_step": 5, "fault_rank": 1}
+    ended = launched(2, [{"folder": str(killed), "settings": settings, "task": fault}], tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    assert "failed: rank 1: signal SIGKILL" in ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert saved_steps(killed) == [3]
+    # 37 samples in threes on two ranks: 7 steps an epoch, the last with one sample on rank 0 and none on rank 1.
+    order = seeding.generator(42, "order", 0).permutation(37).tolist()
+    plain = {"dropout": 0.0}
+    even = {"batch": 6, "dropout": 0.0}
+    ended = launched(
+        2,
+        [
+            {"folder": str(killed), "settings": settings},
+            {"folder": str(alone), "settings": settings},
+            {"folder": str(tmp_path / "split"), "settings": {"max_grad_norm": 0.3}, "task": plain},
+            {"folder": str(tmp_path / "gathered"), "settings": {"grad_acc": 2}, "task": {"batch": 3, "dropout": 0.0}},
+            {"folder": str(tmp_path / "bare"), "task": {**plain, "skip_ids": order[:9]}},
+            {"folder": str(tmp_path / "tf"), "settings": {"max_steps": 2, "tensorboard": 1, "precision": "bf16-mixed"}},
+        ],
+        tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert jsonl.read(killed / "metrics.json")["resumed_step"] == 3
+    assert exact(killed) == exact(alone)
+    for folder, epochs in ((killed, 2), (alone, 2), (tmp_path / "split", 1), (tmp_path / "gathered", 1)):
+        assert counted(folder, 2) == {epoch: [1] * 37 for epoch in range(epochs)}
+        digests = {jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}
+        assert len(digests) == 1
+    assert weights(killed).keys() == weights(alone).keys()
+    assert all(torch.equal(weights(killed)[name], tensor) for name, tensor in weights(alone).items())
+    # The split into ranks makes no difference to the losses, nor to the weights, beyond rounding.
+    run(tmp_path / "one", {"max_grad_norm": 0.3}, even)
+    assert losses(tmp_path / "split") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    run(tmp_path / "one_gathered", {}, {"batch": 12, "dropout": 0.0})
+    assert losses(tmp_path / "gathered") == pytest.approx(losses(tmp_path / "one_gathered"), rel=1e-4)
+    for pair in (("split", "one"), ("gathered", "one_gathered")):
+        norms = [[x["grad_norm"] for x in lines(tmp_path / name) if x["event"] == "train"] for name in pair]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+        mine, theirs = (weights(tmp_path / name) for name in pair)
+        for name, tensor in mine.items():
+            torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-5)
+    # Both ranks empty, then one of them: steps are taken, the losses stay finite.
+    bare = [line["loss"] for line in lines(tmp_path / "bare") if line["event"] == "train"]
+    assert len(bare) == 7 and bare[0] is None and None not in bare[1:]
+    assert [line["world_size"] for line in lines(tmp_path / "tf") if line["event"] == "train"] == [2, 2]
+
+
+def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
+    folder = tmp_path / "run"
+    settings = {"epochs": 3, "save_steps": 0}
+
+    def go(ranks: int, fault: str = "", at_step: int = 0, rank: int = 0, workers: int = 0):
+        task = {"fault": fault, "at_step": at_step, "fault_rank": rank, "workers": workers}
+        return launched(ranks, [{"folder": str(folder), "settings": settings, "task": task}], tmp_path)
+
+    # SIGTERM to the launcher, as from Slurm, after 3 of 5 steps of the epoch.
+    ended = go(3, "TERM", 3, rank=2)
+    assert ended.returncode == REQUEUE_EXIT_CODE, ended.stderr
+    assert saved_steps(folder) == [3]
+    # 10 samples are left: two steps for 2 ranks. In the next epoch, SIGUSR1 after 3 of 7 steps.
+    ended = go(2, "USR1", 8, workers=1)
+    assert ended.returncode == REQUEUE_EXIT_CODE, ended.stderr
+    assert saved_steps(folder) == [3, 8]
+    result = run(folder, settings, {"workers": 2})
+    assert result.position.history == ((0, 3), (3, 2), (8, 1))
+    assert counted(folder, 3) == {epoch: [1] * 37 for epoch in range(3)}
+    assert result.position.samples == 3 * 37
+    rates = [line["lr"] for line in lines(folder) if line["event"] == "train"]
+    assert all(before > after for before, after in itertools.pairwise(rates[1:])), rates
+
+
+def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
+    """Under plain torchrun, and far from their last step: else they would train on, beside the next run."""
+    task = {"fault": "orphan", "at_step": 3}
+    runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6, "save_steps": 0}, "task": task}]
+    # Returns when the ranks have closed their standard error.
+    ended = launched(2, runs, tmp_path, launcher="torch.distributed.run")
+    assert ended.returncode == -signal.SIGKILL
+    assert "the launcher is dead" in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+    (saved,) = saved_steps(tmp_path / "run")
+    assert 3 <= saved < 1000
+
+
+def test_a_rank_that_starts_ends_with_its_launcher():
+    """Without its launcher it would wait for the other ranks until the time is out, in the way of the next run."""
+    rank = "import time; from millrace.common.training.ranks import end_with_launcher as end; "
+    rank += "end(9); print('up', flush=True); time.sleep(60)"
+    launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHELASTIC_RUN_ID": "x"}
+    running = subprocess.Popen([sys.executable, "-c", launcher], env=environment, stdout=subprocess.PIPE)
+    assert running.stdout.readline() == b"up\n"
+    running.kill()
+    running.wait()
+    assert select.select([running.stdout], [], [], 20)[0] and running.stdout.read() == b"", "the rank lives on"
+    running.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, Ranks()),
+        # Slurm's variables, and a WORLD_SIZE that a shell has left, make no ranks.
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3", "WORLD_SIZE": "8"}, Ranks()),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, Ranks(5, 8, 1, 4)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, None),
+        ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, None),
+        ({"RANK": "x", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, None),
+    ],
+)
+def test_ranks_from_the_environment(monkeypatch, environment, expected):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if expected is None:
+        with pytest.raises(MillraceError, match="does not say which rank"):
+            Ranks.from_environment()
+    else:
+        assert Ranks.from_environment() == expected
+
+
+def test_a_run_inside_a_slurm_allocation_needs_no_srun(tmp_path, monkeypatch):
+    # Fabric alone would take these for a launch by srun with 4 tasks, and refuse.
+    for name, value in {"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "train", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_LOCALID", "0")
+    assert run(tmp_path, {"max_steps": 1}, {}).position.optimizer_step == 1
+
+
+def test_stop_signals_are_noted_and_handlers_put_back():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    for number in before:
+        with StopSignals() as stop:
+            assert not stop.requested
+            os.kill(os.getpid(), number)
+            assert stop.requested
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_an_exchange_of_one_rank_needs_no_process_group():
+    exchange = Exchange(1)
+    assert exchange.sums([1, 2.5]) == [1.0, 2.5]
+    assert exchange.gathered("a") == ["a"] and exchange.from_main(None) is None
+
+
+def test_the_launcher_reports_a_failing_rank_with_exit_code_1(tmp_path):
+    run(tmp_path / "run", {"max_steps": 1}, {})
+    shutil.rmtree(tmp_path / "run/checkpoints/step-00000001")
+    (tmp_path / "run/checkpoints/step-00000001").mkdir()
+    ended = launched(2, [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 2}}], tmp_path)
+    assert ended.returncode == 1
+    # Both ranks say it, because both must stop.
+    assert ended.stderr.count("all 1 checkpoints are damaged") == 2, ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,56 @@
+"""A run goes on in its own folder, and never from the weights of another."""
+
+import subprocess
+import sys
+
+import pytest
+
+from millrace.common.training import run_folder
+from millrace.common.errors import MillraceError
+
+
+def names(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_run_goes_on(tmp_path):
+    digest = run_folder.claim(tmp_path / "run", {"lr": 1e-3, "model": "ctc"})
+    (tmp_path / "run/metrics.jsonl").write_text("{}\n")
+    assert run_folder.claim(tmp_path / "run", {"model": "ctc", "lr": 1e-3}) == digest
+    assert names(tmp_path / "run") == {"run.json", "metrics.jsonl"}
+
+
+def test_another_run_begins_anew_and_the_old_one_stays_whole(tmp_path):
+    folder, seen = tmp_path / "run", []
+    for lr in (1, 2, 1):
+        seen.append(run_folder.claim(folder, {"lr": lr}))
+        (folder / "checkpoints").mkdir()
+        (folder / "checkpoints/weights").write_text(str(lr))
+    assert names(folder) == {
+        "run.json",
+        "checkpoints/weights",
+        f"previous/{seen[0]}/checkpoints/weights",
+        f"previous/{seen[1]}/checkpoints/weights",
+    }
+
+
+def test_a_folder_without_a_note_is_not_taken_for_this_run(tmp_path):
+    (tmp_path / "old").write_text("x")
+    run_folder.claim(tmp_path, {"lr": 1})
+    assert names(tmp_path) == {"run.json", "previous/unknown/old"}
+
+
+def test_two_processes_never_train_in_one_folder(tmp_path):
+    other = "import sys, time; from millrace.common import run_folder\n"
+    other += "with run_folder.held(sys.argv[1]): print('in', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", other, str(tmp_path / "run")], stdout=subprocess.PIPE) as running:
+        assert running.stdout.readline() == b"in\n"
+        with (
+            pytest.raises(MillraceError, match="another process is training here"),
+            run_folder.held(tmp_path / "run", 0),
+        ):
+            pass
+        running.kill()
+        running.wait()
+        with run_folder.held(tmp_path / "run", 0):  # a killed run holds nothing
+            assert run_folder.claim(tmp_path / "run", {"lr": 1})

@@ -1,0 +1,258 @@
+"""Partitions: placements that never move, files that change only with their content, caches that cost only time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.common.workflow import partitions
+from millrace.common.errors import MillraceError
+
+ITEMS = st.dictionaries(
+    st.text(min_size=1, max_size=12),
+    st.tuples(st.sampled_from(["a", "b"]), st.floats(0, 3, allow_nan=False)),
+    max_size=12,
+)
+
+
+def table(path: Path, limit: float = 2.0) -> partitions.Assignment:
+    return partitions.Assignment(path, limit, labels=("split",))
+
+
+@settings(max_examples=50)
+@given(batches=st.lists(ITEMS, min_size=1, max_size=4), seed=st.integers())
+def test_placements_never_move_and_the_file_only_grows(tmp_path_factory, batches, seed):
+    path = tmp_path_factory.mktemp("assignment") / "assignment.jsonl"
+    known: dict[str, partitions.Placement] = {}
+    content = b""
+    for batch in batches:
+        # Known items come along with the new ones, in another order each time.
+        everything = dict.fromkeys(known, ("b", 9.9)) | {n: v for n, v in batch.items() if n not in known}
+        names = list(everything)
+        random.Random(seed).shuffle(names)
+        assignment = table(path)
+        for name in names:
+            group, cost = everything[name]
+            assignment.place(name, group, cost, {"split": "train"})
+        assignment.save()
+        assert {name: assignment.get(name) for name in known} == known
+        assert not path.exists() or path.read_bytes().startswith(content)
+        content = path.read_bytes() if path.exists() else b""
+        again = table(path)
+        assert again.placements == assignment.placements
+        known = dict(again.placements)
+
+
+@given(items=ITEMS)
+def test_partitions_are_bounded_and_numbered_without_gaps(tmp_path_factory, items):
+    assignment = table(tmp_path_factory.mktemp("assignment") / "a.jsonl")
+    for name, (group, cost) in items.items():
+        assignment.place(name, group, cost, {"split": "train"})
+    found: dict[tuple[str, int], list[float]] = {}
+    for placement in assignment.placements.values():
+        found.setdefault((placement.group, placement.number), []).append(placement.cost)
+    for group in {group for group, _ in found}:
+        assert sorted(number for name, number in found if name == group) == list(
+            range(len([1 for name, _ in found if name == group]))
+        )
+    for costs in found.values():
+        costly = [cost for cost in costs if cost > 0]
+        assert sum(costs) <= 2.0 + 1e-5 or len(costly) == 1
+
+
+def test_placing_in_two_runs_is_placing_in_one(tmp_path: Path):
+    names = [f"r{number}" for number in range(50)]
+    one, two = table(tmp_path / "one"), table(tmp_path / "two")
+    for name in names:
+        one.place(name, "a", 0.3, {"split": "train"})
+    for start in range(0, 50, 10):
+        for name in names[start : start + 10]:
+            two.place(name, "a", 0.3, {"split": "train"})
+        two.save()
+        two = table(tmp_path / "two")
+    assert two.placements == one.placements
+    assert max(placement.number for placement in one.placements.values()) == 8
+
+
+def test_saving_without_news_does_not_touch_the_file(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    assignment = table(path)
+    assignment.save()
+    assert not path.exists()
+    assignment.place("x", "a", 1.0, {"split": "test"})
+    assignment.save()
+    os.utime(path, ns=(1, 1))
+    again = table(path)
+    again.place("x", "b", 5.0, {"split": "train"})
+    again.save()
+    assert path.stat().st_mtime_ns == 1
+    assert again.get("x").labels == {"split": "test"} and again.get("y") is None
+
+
+GOOD = {"item": "x", "group": "a", "number": 0, "cost": 1.0, "split": "train"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"item": "x", "gro',
+        b"[1, 2]",
+        b'"x"',
+        b"<<<<<<< HEAD",
+        b"\0\0\0",
+        json.dumps({**GOOD, "number": "first"}).encode(),
+        json.dumps({**GOOD, "number": -1}).encode(),
+        json.dumps({**GOOD, "number": None}).encode(),
+        json.dumps({**GOOD, "cost": float("nan")}).encode(),
+        json.dumps({**GOOD, "cost": -1}).encode(),
+        json.dumps({key: value for key, value in GOOD.items() if key != "split"}).encode(),
+        json.dumps({key: value for key, value in GOOD.items() if key != "group"}).encode(),
+    ],
+)
+def test_a_damaged_line_is_an_error_with_file_and_line(tmp_path: Path, line):
+    path = tmp_path / "assignment.jsonl"
+    content = json.dumps({**GOOD, "item": "w"}).encode() + b"\n\n" + line + b"\n"
+    path.write_bytes(content)
+    with pytest.raises(MillraceError) as caught:
+        table(path)
+    assert f"{path}, line 3" in str(caught.value) and "version control" in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_an_item_in_two_places_is_an_error_but_a_line_twice_is_not(tmp_path: Path):
+    """Both come out of merges in version control."""
+    path = tmp_path / "assignment.jsonl"
+    path.write_text(f"{json.dumps(GOOD)}\n" * 2)
+    assert len(table(path).placements) == 1
+    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps({**GOOD, 'split': 'test'})}\n")
+    with pytest.raises(MillraceError, match="line 2: x is placed twice"):
+        table(path)
+
+
+def test_fields_that_are_not_known_survive(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**GOOD, "note": "by hand"}) + "\n")
+    assignment = table(path)
+    assignment.place("y", "a", 1.0, {"split": "train"})
+    assignment.save()
+    assert json.loads(path.read_text().splitlines()[0]) == {**GOOD, "note": "by hand"}
+
+
+def cache(path: Path, **options) -> partitions.DigestCache:
+    return partitions.DigestCache(path / "cache.json", **options)
+
+
+def test_an_unchanged_file_is_read_once(tmp_path: Path):
+    files = [tmp_path / f"f{number}" for number in range(5)]
+    for path in files:
+        path.write_text(path.name)
+
+    def facts(found: partitions.DigestCache) -> list[str]:
+        return [found.get(partitions.Stat.of(path), lambda name: Path(name).read_text()) for path in files]
+
+    first = cache(tmp_path)
+    expected = facts(first)
+    assert facts(first) == expected and first.reads == 5
+    first.save()
+    second = cache(tmp_path)
+    assert facts(second) == expected and second.reads == 0
+    os.utime(tmp_path / "cache.json", ns=(1, 1))
+    second.save()
+    assert (tmp_path / "cache.json").stat().st_mtime_ns == 1
+
+
+@pytest.mark.parametrize("change", ["content", "time", "inode"])
+def test_a_changed_file_is_read_again(tmp_path: Path, change):
+    path = tmp_path / "file"
+    path.write_text("one")
+    status = path.stat()
+    first = cache(tmp_path)
+    first.get(partitions.Stat.of(path), lambda name: Path(name).read_text())
+    first.save()
+    if change == "content":
+        path.write_text("three")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "time":
+        path.write_text("two")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    else:
+        (tmp_path / "other").write_text("two")
+        os.replace(tmp_path / "other", path)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    second = cache(tmp_path)
+    assert second.get(partitions.Stat.of(path), lambda name: Path(name).read_text()) == path.read_text()
+    assert second.reads == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 2, "entries": {}}', b"\xff\xfe"])
+def test_a_damaged_or_older_cache_costs_a_read_and_no_truth(tmp_path: Path, damage):
+    (tmp_path / "file").write_text("one")
+    (tmp_path / "cache.json").write_bytes(damage)
+    found = cache(tmp_path)
+    assert found.get(partitions.Stat.of(tmp_path / "file"), lambda name: Path(name).read_text()) == "one"
+    assert found.reads == 1
+
+
+def test_what_is_no_longer_asked_for_leaves_the_cache(tmp_path: Path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    first = cache(tmp_path)
+    for name in ("a", "b"):
+        first.get(partitions.Stat.of(tmp_path / name), lambda name: Path(name).read_text())
+    first.save()
+    second = cache(tmp_path)
+    second.get(partitions.Stat.of(tmp_path / "a"), lambda name: Path(name).read_text())
+    second.save()
+    assert list(json.loads((tmp_path / "cache.json").read_text())["entries"]) == [str(tmp_path / "a")]
+
+
+CONTENTS = st.dictionaries(
+    st.sampled_from("abcdef"), st.dictionaries(st.text(max_size=3), st.integers(0, 3), max_size=2)
+)
+
+
+@settings(max_examples=40)
+@given(before=CONTENTS, after=CONTENTS)
+def test_files_follow_their_contents_and_nothing_else_is_touched(tmp_path_factory, before, after):
+    folder = tmp_path_factory.mktemp("sync")
+    (folder / "note.txt").write_text("mine")
+    (folder / ".hidden.json").write_text("mine")
+    partitions.sync_files(folder, before)
+    for path in folder.iterdir():
+        os.utime(path, ns=(1, 1))
+    changes = partitions.sync_files(folder, after)
+    assert set(changes.written) == {name for name, value in after.items() if before.get(name) != value}
+    assert changes.removed == sorted(set(before) - set(after))
+    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("[!.]*.json")}
+    assert found == after
+    kept = {path.name for path in folder.iterdir() if path.stat().st_mtime_ns == 1}
+    assert kept == {"note.txt", ".hidden.json"} | {f"{n}.json" for n in after if n not in changes.written}
+
+
+@given(value=st.dictionaries(st.text(), st.integers(-(2**60), 2**60) | st.text()))
+def test_a_digest_is_of_the_value_not_of_its_order(value):
+    assert partitions.digest(dict(reversed(value.items()))) == partitions.digest(value)
+    assert partitions.digest({**value, "new key": 1}) != partitions.digest(value) or "new key" in value
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 150, 199, 200, 201, 1000])
+def test_head_and_tail_tell_files_apart_with_two_blocks_read(tmp_path: Path, size):
+    path, content = tmp_path / "file", bytearray(random.Random(size).randbytes(size))
+
+    def seen() -> str:
+        path.write_bytes(content)
+        return partitions.head_tail_digest(str(path), block=100)
+
+    first = seen()
+    assert first == seen()
+    for place in {0, 99, size - 1, size - 100, size // 2} & set(range(size)):
+        content[place] ^= 1
+        covered = place < 100 or place >= size - 100
+        assert (seen() != first) == covered, place
+        content[place] ^= 1

@@ -1,0 +1,70 @@
+"""Recordings assembled of prompts: every prompt once, exact places, lengths within the limits, for any seed."""
+
+from __future__ import annotations
+
+import random
+
+import jiwer
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.common.errors import MillraceError
+from millrace.speech.demo.prompts import Prompt
+from millrace.speech.demo.recordings import assemble, misheard
+
+
+def _prompts(seconds: list[float]) -> list[Prompt]:
+    """Prompt n consists of the number n + 1, so that its place in a recording can be read off."""
+    return [Prompt(f"p{n}", f"text {n}", np.full(int(16_000 * s), n + 1, np.int16)) for n, s in enumerate(seconds)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), hours=st.floats(0.001, 0.7), long=st.booleans())
+def test_every_prompt_once_and_in_its_place(seed: int, hours: float, long: bool) -> None:
+    rng = random.Random(seed)
+    seconds = [85.0, 42.0] if long else [1.0]
+    while sum(seconds) < hours * 3600:
+        seconds.append(min(rng.expovariate(1 / 2.5) + 0.2, 30.0))
+    recordings = assemble(_prompts(seconds), seed, "spain")
+    used = []
+    for recording in recordings:
+        expected = np.zeros(len(recording.samples), np.int16)
+        for segment in recording.segments:
+            inside = recording.samples[segment.start : segment.end]
+            numbers = [int(name[1:]) for name in segment.prompts]
+            assert segment.text == " ".join(f"text {number}" for number in numbers)
+            assert inside[0] == numbers[0] + 1 and inside[-1] == numbers[-1] + 1
+            values, counts = np.unique(inside[inside != 0], return_counts=True)
+            assert dict(zip(values - 1, counts, strict=True)) == {n: int(16_000 * seconds[n]) for n in numbers}
+            expected[segment.start : segment.end] = inside
+            used += numbers
+        assert np.array_equal(expected, recording.samples)
+        gaps = [b.start - a.end for a, b in zip(recording.segments, recording.segments[1:], strict=False)]
+        gaps += [recording.segments[0].start, len(recording.samples) - recording.segments[-1].end]
+        assert all(8_000 <= gap <= 24_000 for gap in gaps)
+        assert len(recordings) == 1 or 180 <= recording.seconds <= 900
+    assert sorted(used) == list(range(len(seconds)))
+    assert hours < 0.3 or len(recordings) >= 4
+
+
+def test_same_seed_same_recordings() -> None:
+    prompts = _prompts([2.0] * 300)
+    first, second, other = (assemble(prompts, seed, "italy") for seed in (1, 1, 2))
+    assert all(np.array_equal(a.samples, b.samples) for a, b in zip(first, second, strict=True))
+    assert [recording.segments for recording in first] != [recording.segments for recording in other]
+
+
+def test_no_prompts_is_a_clear_error() -> None:
+    with pytest.raises(MillraceError, match="no prompt"):
+        assemble([], 1, "italy")
+
+
+@given(text=st.text(alphabet="abcÄß чя.,'1", min_size=1).filter(str.strip), seed=st.integers(0, 999))
+def test_misheard(text: str, seed: int) -> None:
+    text = " ".join(text.split())
+    heard = misheard(text, random.Random(seed))
+    assert heard == misheard(text, random.Random(seed))
+    assert heard and heard == " ".join(heard.split())
+    assert 0 <= jiwer.cer(text, heard) <= 0.75 + 1 / len(text)

@@ -1,0 +1,109 @@
+"""Segments: every kind of damage has its reason, what can be mended is counted."""
+
+import math
+
+import pytest
+
+from millrace.speech.manifest import segments
+
+GOOD = {"start": 1.0, "end": 5.0, "asr_text": "a b", "human_text": "a c", "cer": 0.1, "start_idx": 1, "end_idx": 2}
+LIMITS = segments.Limits(3.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"start": None}, "time_missing"),
+        ({"end": None}, "time_missing"),
+        ({"start": math.nan}, "time_not_finite"),
+        ({"end": math.inf}, "time_not_finite"),
+        ({"end": 10**400}, "time_not_finite"),
+        ({"start": -2.0}, "time_negative"),
+        ({"start": "abc"}, "time_not_a_number"),
+        ({"start": ""}, "time_not_a_number"),
+        ({"start": "1_0"}, "time_not_a_number"),
+        ({"start": "00:00:01.5"}, "time_not_a_number"),
+        ({"start": {"s": 1}}, "time_not_a_number"),
+        ({"start": True}, "time_not_a_number"),
+        ({"start": [1]}, "time_not_a_number"),
+        ({"start": "nan"}, "time_not_finite"),
+        ({"start": 6.0}, "time_reversed"),
+        ({"start": 5.0}, "time_reversed"),
+        ({"end": 101.0, "start": 90.0}, "time_out_of_range"),
+        ({"start": 100.0, "end": 100.01}, "time_out_of_range"),
+        ({"human_text": None}, "no_human_text"),
+        ({"human_text": "  \n "}, "no_human_text"),
+        ({"human_text": {"a": 1}}, "no_human_text"),
+        ({"end": 3.9}, "too_short"),
+        ({"end": 21.1}, "too_long"),
+    ],
+)
+def test_rejects_have_a_reason(change, reason):
+    with pytest.raises(segments.Unusable) as caught:
+        segments.validate({**GOOD, **change}, 0, LIMITS, audio_seconds=100.0)
+    assert caught.value.reason == reason
+    assert str(caught.value)
+
+
+@pytest.mark.parametrize("raw", [None, 5, "text", [1, 2], True])
+def test_a_segment_that_is_no_object(raw):
+    with pytest.raises(segments.Unusable) as caught:
+        segments.validate(raw, 0, LIMITS, 100.0)
+    assert caught.value.reason == "segment_not_an_object"
+
+
+@pytest.mark.parametrize(
+    ("change", "repair"),
+    [
+        ({"start": "1.0"}, "time_from_string"),
+        ({"end": "5,5"}, "time_from_string"),
+        ({"start": -0.0005}, "start_clipped"),
+        ({"start": 95.0, "end": 100.03}, "end_clipped"),
+        ({"asr_text": None}, "asr_text_missing"),
+        ({"human_text": 42}, "text_from_number"),
+        ({"human_text": "a\ud800"}, "text_surrogate"),
+    ],
+)
+def test_repairs_are_named(change, repair):
+    segment = segments.validate({**GOOD, **change}, 0, LIMITS, 100.0)
+    assert repair in segment.repairs
+    assert 0 <= segment.start < segment.end <= 100.0
+    segment.human_text.encode()
+
+
+@pytest.mark.parametrize("cer", [None, "x", math.nan, math.inf, -0.1, True, [], "0.2"])
+def test_only_a_usable_cer_is_taken(cer):
+    segment = segments.validate({**GOOD, "cer": cer}, 0, LIMITS, 100.0)
+    assert segment.cer == (0.2 if cer == "0.2" else None)
+
+
+@pytest.mark.parametrize("value", [None, "x", math.nan, math.inf, 1e300, {}])
+def test_an_odd_token_index_is_none(value):
+    assert segments.validate({**GOOD, "start_idx": value}, 0, LIMITS, 100.0).start_idx is None
+
+
+def test_limits_include_their_ends_despite_float_noise():
+    assert segments.validate({**GOOD, "start": 0.1, "end": 0.1 + 3.0}, 0, LIMITS, 100.0)
+    assert segments.validate({**GOOD, "start": 0.1, "end": 20.1}, 0, LIMITS, 100.0)
+
+
+def test_keys_truncate_to_milliseconds():
+    segment = segments.validate({**GOOD, "start": 1.2349, "end": 5.9999}, 0, LIMITS, 100.0)
+    assert segments.key_of("germany", "a_b", segment) == "germany_a_b_1234_5999"
+
+
+def row(key: str, cer: float, text: str = "t", transcript: str = "t1") -> dict:
+    return {
+        "key": key, "cer": cer, "start_seconds": 1.0, "end_seconds": 5.0, "human_transcript": text,
+        "asr_transcript": "x", "transcript_id": transcript,
+    }  # fmt: skip
+
+
+def test_of_equal_keys_the_lowest_cer_stays_and_the_others_are_counted():
+    rows = [row("k", 0.2), row("k", 0.1, "better", "t2"), row("k", 0.1, "better", "t3"), row("other", 0.5)]
+    kept, rejected = segments.resolve_duplicates(rows)
+    assert [(r["key"], r["transcript_id"]) for r in kept] == [("k", "t2"), ("other", "t1")]
+    assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [
+        ("t1", "duplicate_key"),
+        ("t3", "duplicate_exact"),
+    ]

@@ -1,0 +1,588 @@
+"""Shards of generated recordings: read back by tarfile, webdataset and datasets; built again after changes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.common.errors import MillraceError
+from millrace.speech.shards import segment_audio
+from millrace.speech.shards import index as shard_index
+from millrace.speech.shards import build as shards
+from millrace.speech.shards.plan import FIELD_TYPES, safe_key, sample_json
+from millrace.speech.shards.plan import Partition, Plan, ShardOptions, plan_partition
+from tests.speech.shard_corpus import RATE
+from tests.speech.shard_corpus import corpus
+from tests.speech.shard_corpus import digests
+from tests.speech.shard_corpus import row
+from tests.speech.shard_corpus import tree
+from tests.speech.shard_corpus import write_recording
+
+PARTITION = Partition("testland", "test", 0)
+# Some segments of 1.25 s fit into a shard.
+SMALL = ShardOptions(max_shard_size_gb=0.0004)
+
+
+def build(rows: list[dict], output: Path, options: ShardOptions = SMALL, **how) -> shards.Built:
+    return shards.build(plan(rows, options), output, **how)
+
+
+def plan(rows: list[dict], options: ShardOptions = SMALL) -> Plan:
+    return plan_partition(Partition.parse(rows[0]["batch_id"]) or PARTITION, rows, options)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> list[dict]:
+    return corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def cuts(monkeypatch) -> list[tuple[str, int]]:
+    """Every decoding of a recording: its path and how many spans were asked for."""
+    calls: list[tuple[str, int]] = []
+    real = segment_audio.audio.cut
+
+    def counted(path, spans, rate):
+        calls.append((path, len(spans)))
+        return real(path, spans, rate)
+
+    monkeypatch.setattr(segment_audio.audio, "cut", counted)
+    return calls
+
+
+HOSTILE_KEYS = [
+    "testland_a.b.c_0_1",
+    "testland_a",
+    "testland_a_0",
+    "__hidden__",
+    ".dot",
+    "with space/and/../slash",
+    "Ünïcode_漢字_🎧",
+    "percent%2Esign",
+    "k" * 200,
+    "é" * 200,
+    'quote"and\nnewline\\',
+    "~tilde*?",
+]
+HOSTILE_TEXTS = [
+    "NA",
+    "null",
+    "",
+    "=SUM(A1)\"'",
+    "two\nlines\r\nthree\rfour",
+    "‏rtl‏",
+    "a,b;c\td",
+    "😀 \\u0000 é",
+    "{}",
+    "nan",
+    " ",
+    "x" * 5000,
+]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> tuple[list[dict], Path, shards.Built]:
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = []
+    for number, (key, text) in enumerate(zip(HOSTILE_KEYS, HOSTILE_TEXTS, strict=True)):
+        source = write_recording(folder / f"src{number // 3}.wav", 12.0, seed=number // 3)
+        start = 2.0 * (number % 3)
+        fields = {
+            "key": key,
+            "human_transcript": text,
+            "asr_transcript": text[::-1],
+            "wer": None if number % 2 else 1.0,
+        }
+        rows.append(row(source, start, start + 1.5, "testland-train-2-00300", **fields))
+    rows[3]["original_transcript_start_idx"] = None
+    rows[4]["cer"] = 0.0
+    return rows, folder / "out", build(rows, folder / "out")
+
+
+def expected_json(r: dict) -> dict:
+    numbers = {
+        n: -1.0 if r.get(n) is None else float(r[n]) for n, kind in FIELD_TYPES.items() if kind == "float64" and n in r
+    }
+    return {n: r.get(n) for n in FIELD_TYPES} | numbers | {"sampling_rate": float(RATE)}
+
+
+def test_every_sample_is_where_the_index_says(hostile):
+    rows, output, built = hostile
+    index = built.index.to_pylist()
+    assert [entry["key"] for entry in index] == [r["key"] for r in rows]
+    assert len({entry["shard"] for entry in index}) > 1
+    assert {status for _, status, _ in built.statuses} == {"completed_local_tar"}
+    seen = []
+    for shard in dict.fromkeys(entry["shard"] for entry in index):
+        with tarfile.open(output / shard) as tar:
+            seen += [(shard, member.name, member.offset_data, member.size) for member in tar.getmembers()]
+    assert seen[::2] == [(e["shard"], e["member"], e["offset"], e["size"]) for e in index]
+    for entry, r, (shard, json_name, offset, size) in zip(index, rows, seen[1::2], strict=True):
+        with open(output / shard, "rb") as handle:
+            handle.seek(entry["offset"])
+            body = handle.read(entry["size"])
+            handle.seek(offset)
+            text = handle.read(size)
+        assert hashlib.sha256(body).hexdigest() == entry["sha256"]
+        assert entry["member"].split(".") == [safe_key(r["key"]), "flac"] and json_name == safe_key(r["key"]) + ".json"
+        heard, rate = soundfile.read(io.BytesIO(body), dtype="int16")
+        assert (
+            rate == entry["sample_rate"] == RATE and len(heard) == entry["samples"] == entry["duration_seconds"] * RATE
+        )
+        first = round(r["start_seconds"] * RATE)
+        np.testing.assert_array_equal(
+            heard, soundfile.read(r["source_audio_path"], dtype="int16")[0][first:][: len(heard)]
+        )
+        content = json.loads(text)
+        assert content == expected_json(r) and list(content) == list(FIELD_TYPES)
+        assert all(type(content[name]) is (str if kind == "string" else float) for name, kind in FIELD_TYPES.items())
+        for name in (
+            "country",
+            "language",
+            "video_id",
+            "transcript_id",
+            "split",
+            "subset_id",
+            "human_transcript",
+            "wer",
+        ):
+            assert entry[name] == r[name]
+        assert str(output.parent) not in text.decode()
+
+
+def test_webdataset_reads_every_sample(hostile):
+    import webdataset
+
+    rows, output, built = hostile
+    index = built.index.to_pylist()
+    shard_paths = [str(output / shard) for shard in dict.fromkeys(entry["shard"] for entry in index)]
+    samples = list(webdataset.WebDataset(shard_paths, shardshuffle=False))
+    assert [unquote(sample["__key__"]) for sample in samples] == [r["key"] for r in rows]
+    for sample, entry, r in zip(samples, index, rows, strict=True):
+        assert hashlib.sha256(sample["flac"]).hexdigest() == entry["sha256"]
+        assert json.loads(sample["json"]) == expected_json(r)
+
+
+def test_datasets_reads_every_sample(hostile, tmp_path):
+    import datasets
+
+    rows, output, built = hostile
+    index = built.index.to_pylist()
+    shard_paths = [str(output / shard) for shard in dict.fromkeys(entry["shard"] for entry in index)]
+    # datasets.Audio, even with decode=False, asks for torchcodec and with it for a system ffmpeg: the bytes do here.
+    features = datasets.Features(
+        {
+            "flac": datasets.Value("binary"),
+            "json": {name: datasets.Value(kind) for name, kind in FIELD_TYPES.items()},
+            "__key__": datasets.Value("string"),
+            "__url__": datasets.Value("string"),
+        }
+    )
+    made = datasets.load_dataset(
+        "webdataset", data_files=shard_paths, split="train", streaming=True, features=features, cache_dir=str(tmp_path)
+    )
+    samples = list(made)
+    assert len(samples) == len(rows)
+    for sample, entry, r in zip(samples, index, rows, strict=True):
+        assert unquote(sample["__key__"]) == r["key"]
+        assert hashlib.sha256(sample["flac"]).hexdigest() == entry["sha256"]
+        assert sample["json"] == expected_json(r)
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_safe_key_is_reversible_and_plain(key):
+    if any(0xD800 <= ord(letter) < 0xE000 for letter in key):
+        return
+    safe = safe_key(key)
+    assert unquote(safe) == key and safe.isascii() and not safe.startswith(("__", "."))
+    assert all(letter.isalnum() or letter in "_-%" for letter in safe)
+
+
+def test_json_has_no_null_and_no_int_whatever_the_row():
+    empty = dict.fromkeys(FIELD_TYPES) | {"cer": float("nan"), "wer": float("inf"), "start_seconds": 5, "subset_id": 3}
+    text = sample_json(empty, 16_000)
+    assert b"null" not in text and b"5.0" in text and b"3.0" in text and b"16000.0" in text
+    assert json.loads(text)["cer"] == json.loads(text)["wer"] == -1.0 and json.loads(text)["asr_transcript"] == ""
+
+
+def test_a_second_run_decodes_nothing_and_touches_nothing(sources, tmp_path, cuts):
+    first = build(sources, tmp_path)
+    assert len(cuts) == 4 and first.rebuilt >= 3 and first.kept == 0
+    before = tree(tmp_path)
+    cuts.clear()
+    second = build(sources, tmp_path)
+    assert cuts == [] and (second.kept, second.rebuilt) == (first.rebuilt, 0)
+    assert tree(tmp_path) == before
+    assert second.index.equals(first.index) and second.statuses == first.statuses
+
+
+def test_a_recording_across_shards_is_decoded_once(tmp_path, cuts):
+    rows = corpus(tmp_path / "src", recordings=1, segments=30)
+    built = build(rows, tmp_path / "out")
+    assert cuts == [(rows[0]["source_audio_path"], 30)] and built.rebuilt > 3
+
+
+def test_transcripts_with_different_files_interleaved_are_decoded_once_each(tmp_path, cuts):
+    a, b = (write_recording(tmp_path / name / "v.wav", 12, seed) for seed, name in enumerate("ab"))
+    rows = []
+    for number in range(6):
+        rows.append(row(a, 2.0 * number, 2.0 * number + 1, key=f"a{number}"))
+        rows.append(row(b, 2.0 * number, 2.0 * number + 1, key=f"b{number}", transcript_id="t2"))
+    built = build(rows, tmp_path / "out")
+    assert sorted(cuts) == [(str(a), 6), (str(b), 6)]
+    assert built.index["key"].to_pylist() == [r["key"] for r in rows]
+
+
+def test_one_changed_text_rebuilds_its_shard_only(sources, tmp_path, cuts):
+    first = build(sources, tmp_path)
+    before = tree(tmp_path)
+    shard = first.index["shard"][10].as_py()
+    changed = [dict(r) for r in sources]
+    changed[10]["human_transcript"] = "said otherwise"
+    cuts.clear()
+    second = build(changed, tmp_path)
+    assert (second.rebuilt, second.kept) == (1, first.rebuilt - 1)
+    assert second.index["human_transcript"][10].as_py() == "said otherwise"
+    names = {name for name, found in tree(tmp_path).items() if before[name] != found}
+    folder, tar = os.path.split(shard)
+    assert names == {shard, f"{folder}/.{tar[:-4]}.index.parquet"}
+    assert sum(count for _, count in cuts) == first.index["shard"].to_pylist().count(shard)
+    # Built alone or with all others, a shard has the same bytes.
+    build(changed, tmp_path / "fresh")
+    assert digests(tmp_path / "fresh") == {k: v for k, v in digests(tmp_path).items() if not k.startswith("fresh")}
+
+
+def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):
+    rows = corpus(tmp_path / "src")
+    first = build(rows, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    write_recording(tmp_path / "src" / "video_3.wav", 9.5, seed=77)
+    second = build(rows, tmp_path / "out")
+    touched = {entry["shard"] for entry in first.index.to_pylist() if entry["video_id"] == "video_3"}
+    changed = {name for name, found in tree(tmp_path / "out").items() if before[name] != found}
+    assert {name for name in changed if name.endswith(".tar")} == touched and 0 < len(touched) < first.rebuilt
+    assert second.rebuilt == len(touched)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "longer", "gone", "sidecar", "sidecar gone", "foreign sidecar"])
+def test_a_damaged_shard_is_found_and_built_again(sources, tmp_path, damage):
+    build(sources, tmp_path)
+    before = tree(tmp_path)
+    tar = tmp_path / "testland/test/testland-test-00001.tar"
+    sidecar = tar.with_name(".testland-test-00001.index.parquet")
+    raw = tar.read_bytes()
+    if damage == "flip":
+        tar.write_bytes(raw[:5000] + bytes([raw[5000] ^ 1]) + raw[5001:])
+    elif damage == "cut":
+        tar.write_bytes(raw[:-10240])
+    elif damage == "longer":
+        tar.write_bytes(raw + bytes(512))
+    elif damage == "gone":
+        tar.unlink()
+    elif damage == "sidecar":
+        sidecar.write_bytes(sidecar.read_bytes()[:-100])
+    elif damage == "sidecar gone":
+        sidecar.unlink()
+    else:
+        shutil.copy(sidecar.with_name(".testland-test-00000.index.parquet"), sidecar)
+    built = build(sources, tmp_path)
+    assert built.rebuilt == 1
+    after = tree(tmp_path)
+    assert {name: sha256 for name, (sha256, _) in after.items()} == {
+        name: sha256 for name, (sha256, _) in before.items()
+    }
+    assert all(after[name] == before[name] for name in before if "00001" not in name)
+
+
+def test_stale_shards_of_this_partition_are_removed_and_no_others(sources, tmp_path):
+    first = build(sources, tmp_path)
+    folder = tmp_path / "testland/test"
+    others = [
+        "testland-test-00100.tar",
+        ".testland-test-00100.index.parquet",
+        "testland-test-00001.tar.bak",
+        "notes.txt",
+    ]
+    others += ["testland-test-000.tar", "xtestland-test-00002.tar", "testland-test-1-00002.tar"]
+    dead = ".testland-test-00002.tar.{}-999999999.partial".format(
+        os.uname().nodename.replace("-", "_").replace(".", "_")
+    )
+    # The name of a sidecar's temporary begins with two dots.
+    dead_sidecar = f".{dead}".replace(".tar.", ".index.parquet.")
+    for name in [*others, "testland-test-00099.tar", dead, dead_sidecar]:
+        (folder / name).write_bytes(b"x")
+    fewer = build(sources[:6], tmp_path)
+    left = set(os.listdir(folder))
+    assert set(others) <= left and "testland-test-00099.tar" not in left and not left & {dead, dead_sidecar}
+    kept = {f"testland-test-{n:05d}.tar" for n in range(fewer.kept + fewer.rebuilt)}
+    assert {name for name in left - set(others) if name.endswith(".tar")} == kept
+    assert len(fewer.removed) == 2 * (first.rebuilt - len(kept)) + 1
+
+
+def test_an_empty_partition_removes_all_of_its_shards(sources, tmp_path):
+    build(sources, tmp_path)
+    built = shards.build(Plan(PARTITION, SMALL, []), tmp_path)
+    assert tree(tmp_path) == {} and built.index.num_rows == 0 and built.index.schema == shard_index.INDEX_SCHEMA
+
+
+def test_each_error_has_its_status_and_stops_nobody(tmp_path, cuts):
+    good = write_recording(tmp_path / "good.wav", 5, 1)
+    empty, noise, folder = tmp_path / "empty.mp3", tmp_path / "noise.opus", tmp_path / "folder.wav"
+    empty.write_bytes(b"")
+    noise.write_bytes(np.random.default_rng(0).bytes(9000))
+    folder.mkdir()
+    nan = float("nan")
+    cases = [
+        (row(good, 0, 1), "completed_local_tar", ""),
+        (row(good, 1, 2, cer=0.31), "error_local_tar_cer", "0.31"),
+        (row(good, 1.1, 2, cer=nan), "error_local_tar_cer", "unknown"),
+        (row(good, 1.2, 2, cer=None), "error_local_tar_cer", "unknown"),
+        (row(good, 1.3, 2, cer=0.3), "completed_local_tar", ""),
+        (row(tmp_path / "gone.wav", 0, 1), "error_local_tar_missing_source", "gone.wav"),
+        (row(empty, 0, 1), "error_local_tar_audio_load", "empty.mp3"),
+        (row(noise, 0, 1), "error_local_tar_audio_load", "noise.opus"),
+        (row(noise, 1, 2), "error_local_tar_audio_load", "noise.opus"),
+        (row(folder, 0, 1), "error_local_tar_audio_load", "folder.wav"),
+        (row(good, 4, 9), "error_local_tar_processing", "good.wav"),
+        (row(good, 2, 2, key="none"), "error_local_tar_processing", "good.wav"),
+        (row(good, 3, 2, key="back"), "error_local_tar_processing", "good.wav"),
+        (row(good, 3, 4) | {"end_seconds": nan, "key": "nan"}, "error_local_tar_processing", "good.wav"),
+        (row(good, 0, 1e12, key="endless"), "error_local_tar_processing", "good.wav"),
+        (row(good, 3, 4, key=""), "error_local_tar_processing", "key"),
+        (row(good, 0.5, 1, key=row(good, 0, 1)["key"]), "error_local_tar_processing", "more than once"),
+        (
+            row(good, 3, 4, status="error_local_tar_missing_source", error_message="as was"),
+            "error_local_tar_missing_source",
+            "as was",
+        ),
+        (row("", 3, 4, key="nowhere"), "error_local_tar_missing_source", "nowhere"),
+        (row(good, 3, 4, key="last"), "completed_local_tar", ""),
+    ]
+    rows = [case[0] for case in cases]
+    built = build(rows, tmp_path / "out", ShardOptions())
+    assert [status for _, status, _ in built.statuses] == [case[1] for case in cases]
+    for (_, status, message), (_, _, words) in zip(built.statuses, cases, strict=True):
+        assert words in message and bool(message) == (status != "completed_local_tar")
+    assert built.index["key"].to_pylist() == [rows[0]["key"], rows[4]["key"], "last"]
+    # What failed is known too: nothing is decoded again, until it changes or is asked for.
+    cuts.clear()
+    assert build(rows, tmp_path / "out", ShardOptions()).statuses == built.statuses and not cuts
+    assert build(rows, tmp_path / "out", ShardOptions(), retry_errors=True).rebuilt == 1 and cuts
+    write_recording(noise, 5, 2)  # a WAV named .opus
+    mended = build(rows, tmp_path / "out", ShardOptions())
+    assert [mended.statuses[n][1] for n in (7, 8)] == ["completed_local_tar"] * 2
+
+
+def test_unknown_cer_passes_where_everything_does(sources, tmp_path):
+    rows = [r | {"cer": None} for r in sources]
+    assert build(rows, tmp_path, ShardOptions(max_cer=1.0)).index.num_rows == len(rows)
+
+
+def test_a_shard_without_any_good_segment_leaves_no_tar(tmp_path, cuts):
+    rows = corpus(tmp_path / "src", recordings=2, segments=8)
+    plan_before = plan(rows)
+    good = build(rows, tmp_path / "out")
+    assert good.rebuilt == len(plan_before.shards)
+    os.unlink(rows[0]["source_audio_path"])
+    cuts.clear()
+    built = build(rows, tmp_path / "out")
+    first = plan_before.shards[0]
+    assert {segment.source for segment in first.segments} == {rows[0]["source_audio_path"]}
+    assert not first.tar(tmp_path / "out").exists() and built.errors == {"error_local_tar_missing_source": 8}
+    cuts.clear()
+    again = build(rows, tmp_path / "out")
+    assert not cuts and again.statuses == built.statuses and again.rebuilt == 0
+    # A tar that comes from elsewhere is not taken for ours.
+    first.tar(tmp_path / "out").write_bytes(b"x")
+    assert build(rows, tmp_path / "out").rebuilt == 1 and not first.tar(tmp_path / "out").exists()
+
+
+def test_a_decoder_that_breaks_or_stops_is_an_error_of_its_recording(sources, tmp_path, monkeypatch):
+    real = segment_audio.audio.cut
+
+    def breaking(path, spans, rate):
+        stream = real(path, spans, rate)
+        yield next(stream)
+        if "video_1" in path:
+            raise RuntimeError("the codec went away")
+        if "video_2" in path:
+            return
+        yield from stream
+
+    monkeypatch.setattr(segment_audio.audio, "cut", breaking)
+    built = build(sources, tmp_path)
+    assert built.errors == {"error_local_tar_audio_load": 10}
+    assert {m for _, _, m in built.statuses if "codec went away" in m and "video_1.wav" in m}
+    monkeypatch.setattr(segment_audio.audio, "cut", real)
+    assert build(sources, tmp_path, retry_errors=True).errors == {}
+
+
+@pytest.mark.parametrize("fatal", [MemoryError, KeyboardInterrupt])
+def test_trouble_of_the_machine_stops_the_step_and_keeps_what_is_finished(sources, tmp_path, monkeypatch, fatal):
+    real, count = segment_audio.audio.encode, []
+
+    def failing(*args):
+        count.append(1)
+        if len(count) > 15:
+            raise fatal
+        return real(*args)
+
+    monkeypatch.setattr(segment_audio.audio, "encode", failing)
+    with pytest.raises(fatal):
+        build(sources, tmp_path)
+    before = tree(tmp_path)
+    assert before and not any("partial" in name for name in before)
+    monkeypatch.setattr(segment_audio.audio, "encode", real)
+    built = build(sources, tmp_path)
+    after = tree(tmp_path)
+    assert built.kept and all(after[name] == found for name, found in before.items())
+
+
+@pytest.mark.parametrize("audio_format", ["flac", "wav", "opus", "mp3"])
+def test_no_shard_exceeds_the_limit_and_bytes_repeat(tmp_path, audio_format):
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(2):  # white noise at full scale: the hardest for every encoder
+        source = tmp_path / f"noise{number}.wav"
+        soundfile.write(source, rng.integers(-32768, 32767, 20 * RATE).astype(np.int16), RATE)
+        rows += [row(source, n, n + 0.9 + 0.05 * (n % 3)) for n in range(19)]
+    options = ShardOptions(audio_format=audio_format, max_shard_size_gb=0.00015)
+    made = build(rows, tmp_path / "one", options)
+    assert made.index.num_rows == len(rows) and made.rebuilt > 2
+    sizes = [path.stat().st_size for path in (tmp_path / "one").rglob("*.tar")]
+    assert max(sizes) <= 150_000
+    for shard in plan(rows, options).shards:
+        assert shard.tar(tmp_path / "one").stat().st_size <= shard.bytes_at_most
+    build(rows, tmp_path / "two", options)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+
+
+def test_a_segment_beyond_the_limit_has_a_shard_of_its_own(tmp_path):
+    source = write_recording(tmp_path / "a.wav", 20, 1)
+    rows = [row(source, 0, 1), row(source, 1, 2), row(source, 2, 18), row(source, 18, 19)]
+    shards_of = [
+        [s.position for s in shard.segments] for shard in plan(rows, ShardOptions(max_shard_size_gb=0.0002)).shards
+    ]
+    assert shards_of == [[0, 1], [2], [3]]
+
+
+def test_rows_in_no_order_are_cut_in_order_of_time_by_recording(tmp_path):
+    a, b = write_recording(tmp_path / "b_first.wav", 9, 1), write_recording(tmp_path / "a_second.wav", 9, 2)
+    rows = [row(a, 4, 5), row(b, 3, 4), row(a, 1, 2), row(b, 0, 1), row(a, 2.5, 3)]
+    built = build(rows, tmp_path / "out")
+    assert built.index["start_seconds"].to_pylist() == [1, 2.5, 4, 0, 3] and not built.errors
+    assert [key for key, _, _ in built.statuses] == [r["key"] for r in rows]
+
+
+def test_more_shards_than_numbers_is_an_error_before_any_work(tmp_path, sources):
+    rows = [sources[0] | {"key": f"k{n}"} for n in range(101)]
+    tiny = ShardOptions(max_shard_size_gb=1e-6)
+    with pytest.raises(MillraceError, match=r"101 shards.*max_shard_size_gb.*partition_hours"):
+        build(rows, tmp_path, tiny)
+    assert not list(tmp_path.iterdir())
+    assert len(plan(rows[:100], tiny).shards) == 100
+
+
+def test_a_rate_the_codec_lacks_is_one_error_not_many(sources, tmp_path):
+    with pytest.raises(MillraceError, match="opus has no sampling rate"):
+        build(sources, tmp_path, ShardOptions(audio_format="opus", sampling_rate=44_100))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Path:
+    """A file system of 1 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]).returncode:
+        pytest.skip("no right to mount; test_create_shards has the same with a limit on file sizes")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_what_will_not_fit_is_not_started(tmp_path, small_disk, cuts):
+    rows = corpus(tmp_path / "src", recordings=4, segments=8)
+    with pytest.raises(MillraceError, match=r"may need 1\.\d\d? [MG]B, and 1\.0 MB are free.*nothing was started"):
+        build(rows, small_disk)
+    assert not cuts and not list(small_disk.iterdir())
+
+
+def test_a_disk_that_fills_up_ends_clearly_and_resumes(tmp_path, small_disk, monkeypatch):
+    rows = corpus(tmp_path / "src", recordings=4, segments=5)
+    real = segment_audio.audio.cut
+    filler = small_disk / "filler"
+
+    def filling(path, spans, rate):
+        if "video_2" in path:
+            # Somebody else writes until nothing is left.
+            with pytest.raises(OSError, match="No space"), open(filler, "wb", buffering=0) as handle:
+                while True:
+                    handle.write(bytes(4096))
+        return real(path, spans, rate)
+
+    monkeypatch.setattr(segment_audio.audio, "cut", filling)
+    with pytest.raises(MillraceError, match=r"disk is full.*Free some space.*kept"):
+        build(rows, small_disk)
+    filler.unlink()
+    before = tree(small_disk)
+    assert any(name.endswith(".tar") for name in before) and not any("partial" in name for name in before)
+    monkeypatch.setattr(segment_audio.audio, "cut", real)
+    built = build(rows, small_disk)
+    after = tree(small_disk)
+    assert built.kept and all(after[name] == found for name, found in before.items())
+    build(rows, tmp_path / "fresh")
+    assert digests(small_disk) == digests(tmp_path / "fresh")
+
+
+def test_old_shards_that_are_replaced_count_as_room(tmp_path, small_disk):
+    """0.6 MB of shards on 1 MB are built again although both generations would not fit."""
+    rows = corpus(tmp_path / "src", recordings=2, segments=7)
+    wav = ShardOptions(audio_format="wav", max_shard_size_gb=0.0002)
+    build(rows, small_disk, wav)
+    used = sum(path.stat().st_size for path in small_disk.rglob("*.tar"))
+    assert used > 0.5e6
+    changed = [r | {"human_transcript": "other"} for r in rows]
+    assert build(changed, small_disk, wav).kept == 0
+
+
+def test_gather_takes_finished_shards_only(sources, tmp_path):
+    built = build(sources, tmp_path)
+    assert shard_index.gather(tmp_path).equals(built.index)
+    (tmp_path / "testland/test/.testland-test-00000.index.parquet").unlink()
+    os.truncate(tmp_path / "testland/test/testland-test-00001.tar", 512)
+    left = shard_index.gather(tmp_path)
+    assert left["shard"].unique().to_pylist() == [
+        f"testland/test/testland-test-{n:05d}.tar" for n in range(2, built.rebuilt)
+    ]
+
+
+def test_partition_ids():
+    assert Partition.parse("new zealand-train-12-00300") == Partition("new zealand", "train-12", 300)
+    assert str(Partition.parse("a-test-b-validation-100000")) == "a-test-b-validation-100000"
+    for bad in ("a-test-00050", "a-dev-00100", "a-test-100", "../a-test-00000", "a/b-test-00000", "", "test-00000"):
+        assert Partition.parse(bad) is None
+
+
+def test_the_index_is_of_the_audio_that_was_resampled(tmp_path):
+    source = write_recording(tmp_path / "a.wav", 5, 1, rate=44_100)
+    built = build([row(source, 0.5, 2.75)], tmp_path / "out", ShardOptions(sampling_rate=8_000, audio_format="wav"))
+    (entry,) = built.index.to_pylist()
+    assert entry["sample_rate"] == 8000 and abs(entry["samples"] - 18_000) <= 1
+    assert math.isclose(entry["duration_seconds"], 2.25, abs_tol=1e-3)
+    table = pq.read_table(tmp_path / "out/testland/test/.testland-test-00000.index.parquet", partitioning=None)
+    assert b"pandas" not in (table.schema.metadata or {})

@@ -1,0 +1,153 @@
+"""Tars of ours, read back by other programs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.speech.shards import tar_writer
+from millrace.speech.shards.tar_writer import RECORD, TarWriter, member_bytes, member_header
+
+
+def write(path: Path, members: list[tuple[str, bytes]], hashed: bool = True) -> tuple[TarWriter, list[int]]:
+    with TarWriter(path, hashed) as writer:
+        offsets = [writer.add(name, body, hashed=True) for name, body in members]
+    return writer, offsets
+
+
+NAMES = st.one_of(
+    st.text("abz09_%-.é漢 ", min_size=1, max_size=20),
+    st.integers(95, 110).map(lambda length: "n" * length),
+    st.integers(30, 60).map(lambda length: "é" * length),
+    st.just("k" * 300),
+)
+BODIES = st.one_of(
+    st.sampled_from([0, 1, 511, 512, 513, 9_728, 10_240, 1_100_000]).map(lambda size: b"\xa5" * size),
+    st.binary(max_size=600),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(NAMES, BODIES), max_size=8))
+def test_any_members_come_back_from_the_stated_offsets(tmp_path_factory, members):
+    path = tmp_path_factory.mktemp("any") / "a.tar"
+    writer, offsets = write(path, members)
+    raw = path.read_bytes()
+    assert len(raw) == writer.size and len(raw) % RECORD == 0 and raw.endswith(bytes(1024))
+    assert hashlib.sha256(raw).hexdigest() == writer.sha256
+    with tarfile.open(path) as tar:
+        found = tar.getmembers()
+        assert [(m.name, tar.extractfile(m).read()) for m in found] == members
+    for member, offset, (_, body) in zip(found, offsets, members, strict=True):
+        assert member.offset_data == offset and raw[offset : offset + len(body)] == body
+        assert writer.member_sha256[offset] == hashlib.sha256(body).hexdigest()
+        assert member.isreg()
+        assert (member.mode, member.mtime, member.uid, member.gid, member.uname, member.gname) == (
+            0o644,
+            0,
+            0,
+            0,
+            "",
+            "",
+        )
+
+
+def test_the_same_members_give_the_same_bytes_and_gnu_tar_reads_them(tmp_path):
+    members = [("a.flac", b"x" * 70_000), ("a.json", b"{}"), ("é" * 80 + ".flac", b"y"), ("k" * 180 + ".json", b"")]
+    for name in ("1.tar", "2.tar"):
+        write(tmp_path / name, members)
+    assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
+    listed = subprocess.run(
+        ["tar", "--quoting-style=literal", "--show-stored-names", "-tf", tmp_path / "1.tar"],
+        capture_output=True,
+        check=True,
+    )
+    assert listed.stdout.decode().split("\n")[:-1] == [name for name, _ in members] and not listed.stderr
+
+
+@pytest.mark.parametrize("size", [8 * 2**30 - 1, 8 * 2**30, 3 * 2**40 + 5])
+def test_sizes_around_and_beyond_8_gib(tmp_path, size):
+    path = tmp_path / "huge.tar"
+    header = member_header("huge.flac", size)
+    # A sparse file: the body is a hole.
+    with open(path, "wb") as handle:
+        handle.write(header)
+        if size < 2**40:
+            handle.seek(size + -size % 512, os.SEEK_CUR)
+            handle.write(member_header("after.json", 2) + b"{}")
+        handle.write(bytes(RECORD))
+    with tarfile.open(path) as tar:
+        first = tar.next()
+        assert (first.name, first.size, first.offset_data) == ("huge.flac", size, len(header))
+        if size < 2**40:
+            after = tar.next()
+            assert after.name == "after.json" and tar.extractfile(after).read() == b"{}"
+    assert (len(header) == 512) == (size < 8 * 2**30)
+
+
+def test_member_bytes_is_never_below_what_is_written():
+    for length in (1, 99, 100, 101, 255, 500, 1_000, 5_000):
+        for size in (0, 1, 512, 513, 12_345):
+            name = "n" * length
+            assert member_bytes(length, size) >= len(member_header(name, size)) + size + -size % 512
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_names_no_tar_can_hold_are_refused(tmp_path, name):
+    with TarWriter(tmp_path / "a.tar") as writer, pytest.raises(ValueError, match="name of a tar member"):
+        writer.add(name, b"")
+
+
+def test_short_writes_lose_nothing(tmp_path):
+    """A pipe whose writer is interrupted by signals all the time gives short writes."""
+    members = [(f"{number}.flac", os.urandom(400_000)) for number in range(12)]
+    writer_of_file, _ = write(tmp_path / "plain.tar", members)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    received: list[bytes] = []
+    short: list[int] = []
+
+    def drain() -> None:
+        with open(fifo, "rb", buffering=0) as handle:
+            while block := handle.read(7_777):
+                received.append(block)
+
+    real = os.writev
+
+    def counting(fd, parts):
+        written = real(fd, parts)
+        short.append(written < sum(map(len, parts)))
+        return written
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    old = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    tar_writer.os.writev = counting
+    try:
+        writer, _ = write(fifo, members)
+    finally:
+        tar_writer.os.writev = real
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+        reader.join()
+    assert any(short)
+    assert b"".join(received) == (tmp_path / "plain.tar").read_bytes() and writer.sha256 == writer_of_file.sha256
+
+
+def test_a_failure_leaves_no_end_mark_no_thread_and_no_open_file(tmp_path):
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(KeyboardInterrupt), TarWriter(tmp_path / "torso.tar") as writer:
+        writer.add("a.flac", b"x" * 2_000_000)
+        raise KeyboardInterrupt
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == (threads, files)
+    assert (tmp_path / "torso.tar").stat().st_size % RECORD and writer.sha256 is None
