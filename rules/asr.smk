@@ -4,7 +4,7 @@ from millrace.asr.inputs import PARTITIONS as ASR_PARTITIONS, AsrInputs
 
 ASR = AsrInputs(
     config["asr"],
-    HOUSE.sources(
+    LANES.sources(
         "asr",
         sync=lambda: asr_sources.sync(AsrInputs.settings(config["asr"]), ASR_PARTITIONS),
         load=lambda: asr_sources.load(ASR_PARTITIONS),
@@ -12,7 +12,7 @@ ASR = AsrInputs(
     ),
     SPEECH.shards,
 )
-HOUSE.promise("asr", ASR.targets, later=ASR.later)
+LANES.register_targets("asr", ASR.targets, pending_note=ASR.pending_note)
 
 
 wildcard_constraints:
@@ -105,9 +105,9 @@ rule asr_build_bucket_manifests:
         tar_root=ASR.tar_root,
         tar_template=ASR.tar_template,
         edges=ASR.edges,
-        over_max=HOUSE.flag("asr", "over_max"),
-        seed=HOUSE.flag("asr", "seed"),
-        max_error_fraction=HOUSE.flag("asr", "max_error_fraction"),
+        over_max=LANES.flag("asr", "over_max"),
+        seed=LANES.flag("asr", "seed"),
+        max_error_fraction=LANES.flag("asr", "max_error_fraction"),
     shell:
         "python -m millrace.asr.build_bucket_manifests --manifests {params.manifests:q}"
         " --tar-index {input.indices:q} {params.sweep} --tar-root={params.tar_root:q} --tar-template {params.tar_template:q}"

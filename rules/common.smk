@@ -2,22 +2,23 @@
 import os
 import sys
 
-sys.path.insert(0, workflow.basedir)
+sys.path.insert(0, os.path.join(workflow.basedir, "scripts"))
 
-from millrace.common import lanes, run_lock
+from millrace.common.workflow import lanes, run_lock
+from millrace.common.workflow.config import validate_config
 
-config = lanes.validate_config(
+config = validate_config(
     config,
     os.path.join(workflow.basedir, "rules", "schemas"),
     command_line=workflow.config_settings.config,
     files=workflow.configfiles,
 )
-HOUSE = lanes.House(config, workflow.basedir, is_main_process=workflow.is_main_process)
+LANES = lanes.Lanes(config, workflow.basedir, is_main_process=workflow.is_main_process)
 
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
-shell.prefix(HOUSE.shell_prefix(str(workflow.deployment_settings.deployment_method)))
+shell.prefix(LANES.shell_prefix(str(workflow.deployment_settings.deployment_method)))
 
 
 def lane_targets(wildcards):
     """The final files of every lane in `lanes`; a lane whose source is missing has none, and has said so."""
-    return HOUSE.targets()
+    return LANES.targets()

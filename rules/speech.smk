@@ -5,14 +5,14 @@ from millrace.speech.corpus.splits import SPLITS as SPEECH_SPLITS
 
 SPEECH = SpeechInputs(
     config["speech"],
-    HOUSE.sources(
+    LANES.sources(
         "speech",
         sync=lambda: speech_sources.sync(SpeechInputs.settings(config["speech"]), SPEECH_PARTITIONS),
         load=lambda: speech_sources.load(SPEECH_PARTITIONS),
         remedy="run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root",
     ),
 )
-HOUSE.promise("speech", SPEECH.targets)
+LANES.register_targets("speech", SPEECH.targets)
 
 
 wildcard_constraints:
@@ -84,8 +84,8 @@ rule speech_generate_manifest:
     resources:
         mem_mb=1000,
     params:
-        min_duration=HOUSE.flag("speech", "min_duration"),
-        max_duration=HOUSE.flag("speech", "max_duration"),
+        min_duration=LANES.flag("speech", "min_duration"),
+        max_duration=LANES.flag("speech", "max_duration"),
     shell:
         "python -m millrace.speech.generate_manifest --partition {input.partition:q}"
         " {params.min_duration} {params.max_duration}"
@@ -131,10 +131,10 @@ rule speech_create_shards:
     resources:
         mem_mb=1500,
     params:
-        max_shard_size_gb=HOUSE.flag("speech", "max_shard_size_gb"),
-        max_cer=HOUSE.flag("speech", "max_cer"),
-        audio_format=HOUSE.flag("speech", "audio_format"),
-        sampling_rate=HOUSE.flag("speech", "sampling_rate"),
+        max_shard_size_gb=LANES.flag("speech", "max_shard_size_gb"),
+        max_cer=LANES.flag("speech", "max_cer"),
+        audio_format=LANES.flag("speech", "audio_format"),
+        sampling_rate=LANES.flag("speech", "sampling_rate"),
     shell:
         "python -m millrace.speech.create_shards --manifest {input.manifest:q} --output-dir results/speech/shards"
         " {params.max_shard_size_gb} {params.max_cer}"
@@ -166,7 +166,7 @@ rule speech_merge_shards:
     resources:
         mem_mb=4000,
     params:
-        max_error_fraction=HOUSE.flag("speech", "max_error_fraction"),
+        max_error_fraction=LANES.flag("speech", "max_error_fraction"),
         error_list="logs/speech/merge_shards/{country}.rejects.csv",
     shell:
         "python -m millrace.speech.merge_shards --country {input.country:q} --manifest-dir results/speech/manifest"

@@ -15,7 +15,8 @@ settings.load_profile("ci" if os.environ.get("MILLRACE_CI") else "local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests first, then tests of the workflow's text and dry runs, then whole runs: cheap failures come early."""
+    """Unit tests first, then tests of the workflow's text and dry runs, then whole runs: cheap failures come
+    early."""
 
     def rank(test: pytest.Item) -> int:
         if test.get_closest_marker("e2e"):
@@ -26,13 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are named by their argument: encoders write the time into them, and xdist's workers must collect the same
-    names (pytest numbers those that are equal)."""
+    """Bytes are named by their argument: encoders write the time into them, and xdist's workers must collect
+    the same names (pytest numbers those that are equal)."""
     return argname if isinstance(val, bytes) else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`@pytest.mark.debian("chromium")`: programs that only .ci/run installs, so elsewhere the test may be skipped."""
+    """`@pytest.mark.debian("chromium")`: programs that only .ci/run installs, so elsewhere the test may be
+    skipped."""
     for mark in item.iter_markers("debian"):
         missing = [program for program in mark.args if shutil.which(program) is None]
         if missing and os.environ.get("MILLRACE_CI"):

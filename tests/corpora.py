@@ -1,4 +1,5 @@
-"""Corpora made on the spot: aligned recordings of shaped noise, small and quick, in the layout of real ones."""
+"""Corpora made on the spot: aligned recordings of shaped noise, small and quick, in the layout of real
+ones."""
 
 from __future__ import annotations
 
@@ -10,7 +11,20 @@ import numpy as np
 import soundfile
 
 RATE = 16000
-WORDS = ("the", "of", "and", "house", "minister", "question", "vote", "law", "member", "order", "people", "year")
+WORDS = (
+    "the",
+    "of",
+    "and",
+    "house",
+    "minister",
+    "question",
+    "vote",
+    "law",
+    "member",
+    "order",
+    "people",
+    "year",
+)
 
 
 def noise(seconds: float, seed: int, rate: int = RATE) -> np.ndarray:
@@ -51,7 +65,9 @@ def write_alignment(root: Path, country: str, name: str, value: object) -> Path:
     return path
 
 
-def write_audio(root: Path, country: str, name: str, samples: np.ndarray, folder: str = "mp4_converted") -> Path:
+def write_audio(
+    root: Path, country: str, name: str, samples: np.ndarray, folder: str = "mp4_converted"
+) -> Path:
     path = root / country / "downloaded_audio" / folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, samples, RATE, format="FLAC" if name.endswith(".flac") else "WAV")
@@ -64,7 +80,10 @@ def add_recording(
     """Add one recording with one transcript; return (alignment file, audio file)."""
     rng = random.Random(f"{country} {video_id} {seed}")
     audio = write_audio(root, country, f"{video_id}.{suffix}", noise(seconds, rng.randrange(2**31)))
-    value = {"audio_file": f"downloaded_audio/mp4_converted/{video_id}.opus", "segments": segments(seconds, rng)}
+    value = {
+        "audio_file": f"downloaded_audio/mp4_converted/{video_id}.opus",
+        "segments": segments(seconds, rng),
+    }
     return write_alignment(root, country, f"{video_id}_t1", value), audio
 
 

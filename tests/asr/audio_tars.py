@@ -1,4 +1,5 @@
-"""Tars of generated audio with bucket parquets, as the bucket build writes them, for the tests of the reader."""
+"""Tars of generated audio with bucket parquets, as the bucket build writes them, for the tests of the
+reader."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
-
 from millrace.asr.buckets.files import SCHEMA, write_tars
 from millrace.common import atomic
 
@@ -24,7 +24,9 @@ def noise(samples: int, seed: int, channels: int = 1) -> np.ndarray:
     return (tone[:, None] + rng.integers(-3000, 3000, (samples, channels))).astype(np.int16)
 
 
-def encoded(samples: np.ndarray, container: str = "FLAC", subtype: str | None = None, rate: int = RATE) -> bytes:
+def encoded(
+    samples: np.ndarray, container: str = "FLAC", subtype: str | None = None, rate: int = RATE
+) -> bytes:
     """`samples` as a file of soundfile's `container`."""
     sink = io.BytesIO()
     soundfile.write(sink, samples, rate, format=container, subtype=subtype)
@@ -48,7 +50,9 @@ def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]
     for name, rows in buckets.items():
         table = pa.Table.from_pylist(
             rows,
-            schema=pa.schema([(f.name, f.type) for f in SCHEMA if f.name != "tar_path"] + [("tar_path", pa.string())]),
+            schema=pa.schema(
+                [(f.name, f.type) for f in SCHEMA if f.name != "tar_path"] + [("tar_path", pa.string())]
+            ),
         )
         pq.write_table(table, folder / "train" / f"{name}.parquet", row_group_size=7, store_schema=False)
     states = {str(tar): (tar.stat().st_size, tar.stat().st_mtime_ns) for tar in tars if tar.exists()}
@@ -59,10 +63,11 @@ def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]
 
 
 def corpus(folder: Path, tars: int = 3, members: int = 8, replace: dict[str, bytes] | None = None) -> Path:
-    """`tars` tars of short FLAC and WAV clips and their buckets; `replace` puts other bytes in place of named members.
+    """`tars` tars of short FLAC and WAV clips and their buckets; `replace` puts other bytes in place of named
+    members.
 
-    Row r of the concatenation is member `t<r % tars>_<r>`; even rows are in the first bucket, odd ones in the second,
-    so that row numbers are those of `row_names`.
+    Row r of the concatenation is member `t<r % tars>_<r>`; even rows are in the first bucket, odd ones in the
+    second, so that row numbers are those of `row_names`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"t{number}.tar" for number in range(tars)]

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from millrace.asr.tars import scan as tar_index
-from millrace.asr.manifests.manifest import manifests_of
 from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.join import TarIndices
+from millrace.asr.manifests.manifest import manifests_of
+from millrace.asr.tars import scan as tar_index
 from millrace.asr.tars.index import write_index
 from millrace.common.ledger import Ledger
 
@@ -44,21 +43,33 @@ def corpus(folder: Path, tars: int = 4, members: int = 60, seed: int = 0) -> tup
     rng = np.random.default_rng(seed)
     rows, paths = [], []
     for tar in range(tars):
-        names = [f"clips/utt_{tar}_{number:04d}.flac" if number % 7 else f".hid{number}" for number in range(members)]
+        names = [
+            f"clips/utt_{tar}_{number:04d}.flac" if number % 7 else f".hid{number}"
+            for number in range(members)
+        ]
         paths.append(write_tar(folder / f"shard_{tar:03d}" / "audio_16k.tar", names, dotted=tar % 2 == 0))
         for name in names:
-            seconds = float(np.round(rng.choice([rng.uniform(0.2, 12), rng.uniform(12, 30)], p=[0.9, 0.1]), 3))
+            seconds = float(
+                np.round(rng.choice([rng.uniform(0.2, 12), rng.uniform(12, 30)], p=[0.9, 0.1]), 3)
+            )
             written = "./" + name if rng.random() < 0.3 else name
             text = f'text of {name} ü\n"quoted"'
             rows.append(
-                dict(zip(COLUMNS, (str(paths[-1]), written, text, str(rng.choice(["en", "de"])), seconds), strict=True))
+                dict(
+                    zip(
+                        COLUMNS,
+                        (str(paths[-1]), written, text, str(rng.choice(["en", "de"])), seconds),
+                        strict=True,
+                    )
+                )
             )
     rng.shuffle(rows)
     return rows, index_of(paths, folder / "index.parquet")
 
 
 def built_corpus(folder: Path) -> tuple[Path, list[dict], Path]:
-    """A corpus whose buckets are built in `folder`/out: the folder, the rows of train.parquet, the tar index."""
+    """A corpus whose buckets are built in `folder`/out: the folder, the rows of train.parquet, the tar
+    index."""
     rows, index = corpus(folder)
     write_manifest(folder / "train.parquet", rows)
     ledgers = build_from(folder / "out", index, train=folder / "train.parquet")
@@ -76,7 +87,9 @@ def build_from(
     target: Path, index: Path | None, choices: BucketChoices | None = None, **splits: Path
 ) -> dict[str, Ledger]:
     manifests = [
-        m.scan() for split, path in splits.items() for m in manifests_of(split, [path], "", "audio_{shard_id}.tar")
+        m.scan()
+        for split, path in splits.items()
+        for m in manifests_of(split, [path], "", "audio_{shard_id}.tar")
     ]
     ledgers = build(manifests, TarIndices([index]) if index else None, target, choices or BucketChoices())
     return {ledger.scope: ledger for ledger in ledgers}
@@ -94,7 +107,11 @@ def content(row: dict) -> bytes:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def rejects(folder: Path) -> list[dict]:
@@ -102,7 +119,9 @@ def rejects(folder: Path) -> list[dict]:
 
 
 def speech_index(folder: Path) -> Path:
-    shard = write_tar(folder / "shards" / "de" / "train" / "de-train-00000.tar", [f"k{n}.flac" for n in range(12)])
+    shard = write_tar(
+        folder / "shards" / "de" / "train" / "de-train-00000.tar", [f"k{n}.flac" for n in range(12)]
+    )
     found = tar_index.scan(str(shard))
     rows: list[dict] = []
     for n, (name, offset, size) in enumerate(

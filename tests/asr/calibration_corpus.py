@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from millrace.asr.calibration import worst_case
+
 from tests.asr import audio_tars
 
 GB = 1 << 30
@@ -18,9 +18,9 @@ MODEL_OPTIONS = {"channels": 16, "hidden": 16, "layers": 1}
 def write(
     folder: Path, buckets: dict[str, tuple[int, float, float]], broken: set[int] = frozenset(), more: int = 1
 ) -> Path:
-    """Buckets {id: (rows, shortest, longest seconds)} over one tar; returns bucket_config.json. Members whose number is
-    in `broken` hold no audio. The last row of a bucket is its longest; the first has the longest transcript, by `more`
-    times two words."""
+    """Buckets {id: (rows, shortest, longest seconds)} over one tar; returns bucket_config.json. Members whose
+    number is in `broken` hold no audio. The last row of a bucket is its longest; the first has the longest
+    transcript, by `more` times two words."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, tar = np.random.default_rng(3), folder / "clips.tar"
     members, rows_of, number = {}, {}, 0
@@ -43,7 +43,12 @@ def write(
 def request(config: Path, bucket: str, kind: str, limit_gb: float, rows: int, steps: int) -> dict[str, Any]:
     """What a trial is asked."""
     case = worst_case.find(config, bucket, 4096)
-    options = {"bucket_dir": str(config.parent), "model": "ctc", "model_options": MODEL_OPTIONS, "num_workers": 0}
+    options = {
+        "bucket_dir": str(config.parent),
+        "model": "ctc",
+        "model_options": MODEL_OPTIONS,
+        "num_workers": 0,
+    }
     settings = {"device": "cpu", "gradient_checkpointing": 0, "grad_acc": 1, "precision": "32-true"}
     shared = {"options": options, "settings": settings, "limit_gb": limit_gb, "world_size": 1}
     longest = {"audio_rows": case.audio_rows, "text_rows": case.text_rows, "bucket": case.number}

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-
 from millrace.asr.loading.collate import Batch
 
 # Threads that wait for each other on a shared machine take far longer than the sums of these small models.
@@ -26,7 +25,10 @@ def clip(seconds: float, seed: int = 0) -> np.ndarray:
 
 
 def batch(
-    seconds: Sequence[float], texts: Sequence[str] = TEXTS, languages: Sequence[str] = LANGUAGES, first: int = 0
+    seconds: Sequence[float],
+    texts: Sequence[str] = TEXTS,
+    languages: Sequence[str] = LANGUAGES,
+    first: int = 0,
 ) -> Batch:
     """A batch of clips `first`, `first` + 1, ... of these lengths; texts and languages in turn."""
     clips = [clip(length, first + number) for number, length in enumerate(seconds)]

@@ -39,11 +39,23 @@ def crc(raw: bytes, polynomial: int, width: int) -> int:
 
 
 def header(
-    samples: int, channels: int = 1, bits: int = 16, max_block: int = 4096, rate: int = 16_000, metadata: bytes = b""
+    samples: int,
+    channels: int = 1,
+    bits: int = 16,
+    max_block: int = 4096,
+    rate: int = 16_000,
+    metadata: bytes = b"",
 ) -> bytes:
     facts = rate << 44 | channels - 1 << 41 | bits - 1 << 36 | samples
     sizes = (16).to_bytes(2, "big") + max_block.to_bytes(2, "big") + bytes(6)
-    return b"fLaC" + bytes([0 if metadata else 128, 0, 0, 34]) + sizes + facts.to_bytes(8, "big") + bytes(16) + metadata
+    return (
+        b"fLaC"
+        + bytes([0 if metadata else 128, 0, 0, 34])
+        + sizes
+        + facts.to_bytes(8, "big")
+        + bytes(16)
+        + metadata
+    )
 
 
 def frame_header(rng: random.Random, length: int, coding: int, bits: int, odd: float = 0.0) -> bytes:
@@ -63,8 +75,12 @@ def frame_header(rng: random.Random, length: int, coding: int, bits: int, odd: f
     head.put(rng.randrange(16) if rng.random() < odd else coding, 4)
     head.put(rng.randrange(8) if rng.random() < odd else size, 3)
     head.put(rng.random() < odd, 1)
-    number = rng.choice([rng.randrange(1 << 7), rng.randrange(1 << 11), rng.randrange(1 << 16), rng.randrange(1 << 31)])
-    raw = head.bytes() + (chr(number).encode() if number < 0xD800 else bytes([0xFE, *[0x80 | number & 63] * 6]))
+    number = rng.choice(
+        [rng.randrange(1 << 7), rng.randrange(1 << 11), rng.randrange(1 << 16), rng.randrange(1 << 31)]
+    )
+    raw = head.bytes() + (
+        chr(number).encode() if number < 0xD800 else bytes([0xFE, *[0x80 | number & 63] * 6])
+    )
     if rng.random() < odd:
         raw = raw[:4] + rng.randbytes(2)
     raw += (length - 1).to_bytes(block - 5, "big") if block in (6, 7) else b""
@@ -100,7 +116,8 @@ def residuals(rng: random.Random, out: Bits, length: int, order: int, scale: int
 
 
 def subframe(rng: random.Random, out: Bits, length: int, bits: int, odd: float = 0.0) -> None:
-    """One channel of `length` samples, of any kind; long streams of LPC stay in range where the residuals are small."""
+    """One channel of `length` samples, of any kind; long streams of LPC stay in range where the residuals are
+    small."""
     wasted = rng.choice([0] * 5 + [1, 2, bits - 1 if rng.random() < odd else 3])
     kind = rng.choice([0, 1, 8, 9, 10, 11, 12, *range(32, 48), rng.randrange(32, 64)])
     if rng.random() < odd:
@@ -152,10 +169,13 @@ def frame(rng: random.Random, length: int, channels: int, bits: int, odd: float 
 
 
 def stream(seed: int, odd: float = 0.0) -> bytes:
-    """Some frames of any length, one or two channels, any sample size that fits; the same for the same seed."""
+    """Some frames of any length, one or two channels, any sample size that fits; the same for the same
+    seed."""
     rng = random.Random(seed)
     channels, bits = rng.choice([1, 1, 2]), rng.choice([8, 12, 16, 16, 16, 10])
-    lengths = [rng.choice([16, 64, 192, 256, 257, 576, rng.randrange(32, 700)]) for _ in range(rng.randrange(1, 4))]
+    lengths = [
+        rng.choice([16, 64, 192, 256, 257, 576, rng.randrange(32, 700)]) for _ in range(rng.randrange(1, 4))
+    ]
     lengths.append(rng.randrange(32, 300))
     frames = b"".join(frame(rng, length, channels, bits, odd) for length in lengths)
     total = sum(lengths) + (rng.randrange(-3, 3) if rng.random() < odd / 4 else 0)
@@ -164,7 +184,8 @@ def stream(seed: int, odd: float = 0.0) -> bytes:
 
 
 def by_dr_flac(raw: bytes) -> np.ndarray | None:
-    """float32 (samples, channels), or None where dr_flac does not find all samples that the header promises."""
+    """float32 (samples, channels), or None where dr_flac does not find all samples that the header
+    promises."""
     handle = lib.ma_dr_flac_open_memory(ffi.from_buffer(raw), len(raw), ffi.NULL)
     if handle == ffi.NULL:
         return None

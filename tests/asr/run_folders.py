@@ -1,4 +1,5 @@
-"""Folders of runs as train_model leaves them, with made-up figures, for the tests of the throughput report."""
+"""Folders of runs as train_model leaves them, with made-up figures, for the tests of the throughput
+report."""
 
 from __future__ import annotations
 
@@ -6,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 
 BUCKETS = {
     # name: (hours, rows, longest seconds)
@@ -58,7 +57,11 @@ class MadeUp:
             batch = max(1, int(self.batch_seconds / longest))
             padded = batch * longest * rng.uniform(0.97, 1.0)
             audio = padded * (1 - self.padding * rng.uniform(0.8, 1.2))
-            seen = {other: [batch // 5, audio / 5] for other in BUCKETS} if self.mixed else {name: [batch, audio]}
+            seen = (
+                {other: [batch // 5, audio / 5] for other in BUCKETS}
+                if self.mixed
+                else {name: [batch, audio]}
+            )
             rows.append(
                 {
                     "step": step,
@@ -88,7 +91,12 @@ class MadeUp:
             atomic.write_json(run / "metrics.json", summary)
         if self.recorded:
             use = {"cpu": 0.83, "trainer_cpu": 0.6, "workers_cpu": 0.23, "gpu": self.gpu, "cores": 16.0}
-            facts = {"machine": self.machine, "use": use, "failed": self.failed, "completed": self.failed is None}
+            facts = {
+                "machine": self.machine,
+                "use": use,
+                "failed": self.failed,
+                "completed": self.failed is None,
+            }
             memory = "allocated on the GPU" if self.gpu else "resident set of the trainer"
             facts |= {"model": "ctc", "precision": "32-true", "memory_is": memory, **self.facts}
             atomic.write_json(run / "throughput.json", facts)
@@ -96,7 +104,10 @@ class MadeUp:
 
     def _line(self, step: int, steps: list[dict]) -> dict:
         seconds = sum(row["seconds"] for row in steps)
-        sums = {name: sum(row[name] for row in steps) for name in ("samples", "audio_seconds", "padded_audio_seconds")}
+        sums = {
+            name: sum(row[name] for row in steps)
+            for name in ("samples", "audio_seconds", "padded_audio_seconds")
+        }
         sums |= {"tokens": sums["audio_seconds"] * 13, "padded_tokens": sums["padded_audio_seconds"] * 13.2}
         sums |= {"flops": sums["audio_seconds"] * 9e9, "padded_flops": sums["padded_audio_seconds"] * 9.5e9}
         sums = {name: value for name, value in sums.items() if name not in self.omit}
@@ -114,13 +125,17 @@ class MadeUp:
             "counts": sums,
             "per_second": {name: value / seconds for name, value in sums.items()},
             "padding": {
-                name: 1 - sums[name] / sums[f"padded_{name}"] for name in sums if sums.get(f"padded_{name}", 0) > 0
+                name: 1 - sums[name] / sums[f"padded_{name}"]
+                for name in sums
+                if sums.get(f"padded_{name}", 0) > 0
             },
         }
 
 
 def bucket_config(folder: Path) -> Path:
     """A bucket_config.json with BUCKETS."""
-    named = [{"bucket_id": name, "hours": hours, "samples": rows} for name, (hours, rows, _) in BUCKETS.items()]
+    named = [
+        {"bucket_id": name, "hours": hours, "samples": rows} for name, (hours, rows, _) in BUCKETS.items()
+    ]
     atomic.write_json(folder / "bucket_config.json", {"buckets": named})
     return folder / "bucket_config.json"

@@ -1,4 +1,5 @@
-"""A task of the training loop that learns next to nothing from real audio, for tests of what measures a run."""
+"""A task of the training loop that learns next to nothing from real audio, for tests of what measures a
+run."""
 
 from __future__ import annotations
 
@@ -7,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-
 from millrace.asr.loading.collate import Batch
+from torch import nn
 
 
 class Loudness(nn.Module):
@@ -31,7 +31,9 @@ class Loudness(nn.Module):
 class SmallTask:
     """`make(epoch, start_step)` gives the batches, `steps` of them in an epoch."""
 
-    def __init__(self, make: Callable[[int, int], Iterable[Batch]], steps: int, held_out: float = 0.5) -> None:
+    def __init__(
+        self, make: Callable[[int, int], Iterable[Batch]], steps: int, held_out: float = 0.5
+    ) -> None:
         self.make, self.steps, self.held_out = make, steps, held_out
 
     def build_model(self) -> nn.Module:
@@ -40,13 +42,17 @@ class SmallTask:
     def steps_per_epoch(self, epoch: int, world_size: int, spans: tuple = ()) -> int:
         return self.steps
 
-    def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: tuple = ()) -> Iterable[Batch]:
+    def loader(
+        self, epoch: int, start_step: int, rank: int, world_size: int, spans: tuple = ()
+    ) -> Iterable[Batch]:
         return self.make(epoch, start_step)
 
     def batch_ids(self, batch: Batch) -> np.ndarray:
         return batch.sample_ids
 
-    def training_step(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, float, Mapping[str, float]]:
+    def training_step(
+        self, model: nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, float, Mapping[str, float]]:
         seconds, padded = float(batch.lengths.sum()) / 16_000, batch.audio.numel() / 16_000
         counts = {"audio_seconds": seconds, "padded_audio_seconds": padded}
         return model(batch.audio).square().mean(), float(len(batch)), counts

@@ -9,13 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from millrace.asr import build_bucket_manifests
-from tests.asr.bucket_corpus import corpus
-from tests.asr.bucket_corpus import files
-from tests.asr.bucket_corpus import rows_of
-from tests.asr.bucket_corpus import speech_index
-from tests.asr.bucket_corpus import write_manifest
+
+from tests.asr.bucket_corpus import corpus, files, rows_of, speech_index, write_manifest
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,9 +43,20 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, capfd: pytest.Ca
     rows, index = corpus(tmp_path, tars=3, members=40)
     (tmp_path / "indices").mkdir()
     index.rename(tmp_path / "indices" / "part-00000.parquet")
-    parts = [write_manifest(tmp_path / f"train-{number}.parquet", rows[number::2][:50]) for number in range(2)]
+    parts = [
+        write_manifest(tmp_path / f"train-{number}.parquet", rows[number::2][:50]) for number in range(2)
+    ]
     dev = write_manifest(tmp_path / "dev.parquet", [{**rows[-1], "transcript": " "}, rows[-2]])
-    common = ["--train", *parts, "--dev", dev, "--tar-index", tmp_path / "indices", "--max-error-fraction", "0.5"]
+    common = [
+        "--train",
+        *parts,
+        "--dev",
+        dev,
+        "--tar-index",
+        tmp_path / "indices",
+        "--max-error-fraction",
+        "0.5",
+    ]
     code, seen = run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")
     assert code == 0, seen
     assert "train: 100 rows in, 100 out, 0 rejected" in seen
@@ -82,7 +89,10 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, capfd: pytest.Ca
         f"b_{low:.10g}_{high:.10g}.parquet" for low, high in itertools.pairwise(edges)
     }
     assert run(capfd, *common, "--output", tmp_path / "own/bucket_config.json", "--edges", 0, 8, 20)[0] == 0
-    assert sorted(path.name for path in (tmp_path / "own" / "train").iterdir()) == ["b_0_8.parquet", "b_8_20.parquet"]
+    assert sorted(path.name for path in (tmp_path / "own" / "train").iterdir()) == [
+        "b_0_8.parquet",
+        "b_8_20.parquet",
+    ]
 
 
 def test_relative_tars_start_at_the_root(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
@@ -96,7 +106,9 @@ def test_relative_tars_start_at_the_root(tmp_path: Path, capfd: pytest.CaptureFi
     assert "no train row is left of 20: {'tar_not_indexed': 20}" in seen and "Traceback" not in seen
 
 
-def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_indices_of_partitions_that_are_no_more_are_removed(
+    tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
     rows, index = corpus(tmp_path, tars=2, members=10)
     folder = tmp_path / "tar_index"
     folder.mkdir()
@@ -104,7 +116,14 @@ def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, capf
     stay = ["tars-00001.json", "tars-by-hand.parquet", "other.json"]
     for name in ["tars-00000.parquet", "tars-00000.json", *stay]:
         (folder / name).touch()
-    common = ["--train", write_manifest(tmp_path / "train.parquet", rows), "--tar-index", index, "--sweep", folder]
+    common = [
+        "--train",
+        write_manifest(tmp_path / "train.parquet", rows),
+        "--tar-index",
+        index,
+        "--sweep",
+        folder,
+    ]
     code, seen = run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")
     assert code == 0 and "tars-00000.parquet, of a partition that is no more" in seen
     assert sorted(path.name for path in folder.iterdir()) == sorted([index.name, *stay])
@@ -126,7 +145,11 @@ def test_the_speech_lanes_shards(tmp_path: Path, capfd: pytest.CaptureFixture) -
         "0.5",
     )
     assert code == 0, seen
-    assert {row["transcript"] for row in rows_of(tmp_path / "out" / "dev.parquet")} == {"asr 2", "asr 6", "asr 10"}
+    assert {row["transcript"] for row in rows_of(tmp_path / "out" / "dev.parquet")} == {
+        "asr 2",
+        "asr 6",
+        "asr 10",
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The step build_tar_indices and its file: addresses that give the bytes, small, the same every time, honest."""
+"""The step build_tar_indices and its file: addresses that give the bytes, small, the same every time,
+honest."""
 
 from __future__ import annotations
 
@@ -13,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from millrace.asr import build_tar_indices
 from millrace.asr.tars.header import DIRECTORY, FILE, MISSING, SPARSE
-from millrace.asr.tars.scan import scan
 from millrace.asr.tars.index import TarIndex, check_unchanged, reason_of, write_index
+from millrace.asr.tars.scan import scan
 from millrace.common.errors import MillraceError
 
 RNG = np.random.default_rng(3)
@@ -44,7 +44,8 @@ def corpus(tmp_path) -> dict[str, Path]:
     tars = {
         "good": write_tar(tmp_path / "in/good.tar", [f"./clip_{i:04d}.flac" for i in range(300)]),
         "keys": write_tar(
-            tmp_path / "in/keys.tar", ["a.flac", "a.json", ".a.flac", "./b.flac", "b.flac", "naïve/日.wav", "x\udcff"]
+            tmp_path / "in/keys.tar",
+            ["a.flac", "a.json", ".a.flac", "./b.flac", "b.flac", "naïve/日.wav", "x\udcff"],
         ),
         "damaged": write_tar(tmp_path / "in/damaged.tar", [f"d{i}" for i in range(20)]),
         "cut": write_tar(tmp_path / "in/cut.tar", [f"c{i}" for i in range(20)]),
@@ -63,7 +64,9 @@ def corpus(tmp_path) -> dict[str, Path]:
     return tars
 
 
-def run(tmp_path: Path, *source: str, status: int = 0, name: str = "index", **options: str) -> tuple[Path, dict]:
+def run(
+    tmp_path: Path, *source: str, status: int = 0, name: str = "index", **options: str
+) -> tuple[Path, dict]:
     output, report = tmp_path / f"out/{name}.parquet", tmp_path / f"out/{name}.json"
     flags = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", value)]
     code = build_tar_indices.main([*source, "--output", str(output), "--report", str(report), *flags])
@@ -155,10 +158,18 @@ def test_lookup_with_and_without_prefix_last_of_duplicates_and_reasons(tmp_path)
     with TarIndex.open(output) as index:
         offsets, sizes, kinds = index.lookup(path, names)
         content = path.read_bytes()
-        bodies = [content[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True) if offset >= 0]
+        bodies = [
+            content[offset : offset + size]
+            for offset, size in zip(offsets, sizes, strict=True)
+            if offset >= 0
+        ]
         assert bodies == [b"second", b"second", b"hidden", b"hidden", b"raw", b"accent", b"accent"]
         assert kinds.tolist() == [FILE] * 7 + [SPARSE, DIRECTORY, MISSING, MISSING]
-        assert "sparse" in reason_of(kinds[7]) and "not in this tar" in reason_of(kinds[9]) and reason_of(FILE) == ""
+        assert (
+            "sparse" in reason_of(kinds[7])
+            and "not in this tar" in reason_of(kinds[9])
+            and reason_of(FILE) == ""
+        )
         for array in (
             pa.array(["a", "./é", "none", None]),
             pa.chunked_array([["a"], ["é", "none", None]]).dictionary_encode(),
@@ -171,7 +182,9 @@ def test_lookup_with_and_without_prefix_last_of_duplicates_and_reasons(tmp_path)
 
 
 def test_many_small_tars_share_row_groups(tmp_path):
-    tars = {str(n): write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n % 5)], 20) for n in range(60)}
+    tars = {
+        str(n): write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n % 5)], 20) for n in range(60)
+    }
     output, _ = run_tars(tmp_path, tars)
     assert pq.ParquetFile(output).num_row_groups == 1
     with TarIndex.open(output) as index:
@@ -181,7 +194,9 @@ def test_many_small_tars_share_row_groups(tmp_path):
 
 def test_tars_larger_than_a_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr("millrace.asr.tars.index.ROW_GROUP", 10)
-    tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n)], 20) for n in (4, 25, 0, 3, 12, 1)]
+    tars = [
+        write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n)], 20) for n in (4, 25, 0, 3, 12, 1)
+    ]
     records = write_index(tmp_path / "i.parquet", [scan(tar) for tar in tars])
     assert [record.first_row for record in records] == [0, 4, 29, 29, 32, 44]
     with TarIndex.open(tmp_path / "i.parquet") as index:
@@ -276,7 +291,9 @@ def test_a_broken_partition_file_is_one_clear_line(tmp_path, content, capsys):
 
 def test_manifest_folders(tmp_path, corpus, capsys):
     for split, names in (("train", ["good", "keys", "good"]), ("test", ["keys", "missing"])):
-        pq.write_table(pa.table({"tar_path": [str(corpus[name]) for name in names]}), tmp_path / f"{split}.parquet")
+        pq.write_table(
+            pa.table({"tar_path": [str(corpus[name]) for name in names]}), tmp_path / f"{split}.parquet"
+        )
     _, report = run(tmp_path, "--manifest-dir", str(tmp_path))
     assert sorted(Path(tar["path"]).stem for tar in report["tars"]) == ["good", "keys", "missing"]
     flags = ["--output", str(tmp_path / "i.parquet"), "--report", str(tmp_path / "r.json")]

@@ -1,4 +1,5 @@
-"""The calibration of buckets as it is run: a real model within a real limit, resumed, estimated, verified on ranks."""
+"""The calibration of buckets as it is run: a real model within a real limit, resumed, estimated, verified on
+ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-from millrace.asr import calibrate_bucket_bs
-from millrace.asr import merge_calibration
+from millrace.asr import calibrate_bucket_bs, merge_calibration
 from millrace.asr.calibration.trial import ROOT, ask
 from millrace.common.machine.use import descendants
+
 from tests.asr import calibration_corpus as corpus
 
 SOAK_STEPS = 200
@@ -66,9 +66,17 @@ def test_the_batch_stays_within_the_limit_for_a_whole_soak_and_a_quarter_more_do
 
 
 def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, capfd):
-    """The second bucket is killed in its first trials; then all are run again, as a restarted workflow would."""
+    """The second bucket is killed in its first trials; then all are run again, as a restarted workflow
+    would."""
     before = calibrated.output("b_0_1").stat().st_mtime_ns
-    command = [sys.executable, "-m", "millrace.asr.calibrate_bucket_bs", *calibrated.flags("b_1_2", 2), "--max_bs", "12"]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.asr.calibrate_bucket_bs",
+        *calibrated.flags("b_1_2", 2),
+        "--max_bs",
+        "12",
+    ]
     killed = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert "rows: " in killed.stderr.readline()
     deadline = time.monotonic() + 60
@@ -80,7 +88,9 @@ def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, cap
     killed.stderr.close()
     while any(Path(f"/proc/{trial}").exists() for trial in trials) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert trials and not any(Path(f"/proc/{trial}").exists() for trial in trials), "a trial lives on, and holds memory"
+    assert trials and not any(Path(f"/proc/{trial}").exists() for trial in trials), (
+        "a trial lives on, and holds memory"
+    )
     assert not calibrated.output("b_1_2").exists()
     capfd.readouterr()
     for bucket, soak, more in (("b_0_1", SOAK_STEPS, []), ("b_1_2", 2, ["--max_bs", "12"])):
@@ -139,7 +149,10 @@ def test_a_device_that_is_not_here_is_estimated_and_a_new_key_estimates_again(tm
         (["--bucket", "b_0_1", "--model_path", "/nowhere"], "nowhere"),
         (["--bucket", "b_0_1", "--max_memory_gb", "0.1"], "a batch of 1 does not fit"),
         (["--mode", "verify_all"], "needs --calibrated"),
-        (["--mode", "verify_all", "--calibrated", "calibrated_bs.json"], "h200 is not here to verify anything"),
+        (
+            ["--mode", "verify_all", "--calibrated", "calibrated_bs.json"],
+            "h200 is not here to verify anything",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path, capfd, flags, message):
@@ -152,7 +165,10 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path, capfd, flags, message
 
 def test_a_bucket_without_rows_is_no_error(tmp_path, capfd):
     """The rules know the buckets by their edges, before anything is in them."""
-    config, output = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3), "b_1_2": (0, 1, 2)}), tmp_path / "b_1_2.json"
+    config, output = (
+        corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3), "b_1_2": (0, 1, 2)}),
+        tmp_path / "b_1_2.json",
+    )
     assert estimate(config, output, "--bucket", "b_1_2") == 0
     assert "b_1_2 has no rows" in capfd.readouterr().err
     assert json.loads(output.read_text()) == {"bucket": "b_1_2", "empty": True}

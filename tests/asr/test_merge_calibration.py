@@ -1,4 +1,5 @@
-"""calibrated_bs.json from the files of the buckets: order, model, budgets that the planner takes, refusals."""
+"""calibrated_bs.json from the files of the buckets: order, model, budgets that the planner takes,
+refusals."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from millrace.asr import merge_calibration
+from millrace.asr.calibration.memory_model import MemoryModel
 from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
-from millrace.asr.calibration.memory_model import MemoryModel
 from millrace.common import atomic
+
 from tests.asr import audio_tars
 
 TRUE = MemoryModel(31.0, 0.055, 0.0011, 0.0004)
@@ -44,7 +45,14 @@ def calibration(name: str, error: float = 0.0, **changes: object) -> dict:
         heaviest = {"step": 2, "rows": n, "seconds": longest, "characters": characters}
         measured = {"peak_gb": peak, "step_peak_gb": peak} if at < 2 else {}
         trials.append({"rows": n, "fits": at < 2, "oom": at == 2, "heaviest": heaviest, **measured})
-    found = {"key": KEY, "bucket": name, "batch_size": rows, "grad_acc": 1, "measured": True, "trials": trials}
+    found = {
+        "key": KEY,
+        "bucket": name,
+        "batch_size": rows,
+        "grad_acc": 1,
+        "measured": True,
+        "trials": trials,
+    }
     found |= {"longest_seconds": longest, "shortest_seconds": shortest, "longest_characters": characters}
     found |= {"peak_memory_gb": trials[1]["peak_gb"], "limited_by": "memory", "soak": {"peak_gb": 120.0}}
     return {**found, "backed_off": [], "bucket_key": {}, "rows": 3, **changes}
@@ -55,7 +63,14 @@ def merged(folder: Path, calibrations: dict[str, dict], names: list[str] | None 
         atomic.write_json(folder / f"{name}.json", found)
     paths = [str(folder / f"{name}.json") for name in names or calibrations]
     output = folder / "calibrated_bs.json"
-    flags = ["--bucket-config", str(buckets(folder / "buckets")), "--output", str(output), "--calibrations", *paths]
+    flags = [
+        "--bucket-config",
+        str(buckets(folder / "buckets")),
+        "--output",
+        str(output),
+        "--calibrations",
+        *paths,
+    ]
     return merge_calibration.main(flags), output
 
 
@@ -86,7 +101,8 @@ def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
     _, output = merged(tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}})
     budgets = read_budgets(tmp_path / "buckets", output, 240.0)
     durations = [
-        np.random.default_rng(1).uniform(*(f[:2] if f else (0, 1)), 20_000 * bool(f)) for f in BUCKETS.values()
+        np.random.default_rng(1).uniform(*(f[:2] if f else (0, 1)), 20_000 * bool(f))
+        for f in BUCKETS.values()
     ]
     plan = planner.plan_epoch(durations, budgets, 42, 0, 2)
     counts = np.diff(plan.offsets)
@@ -136,7 +152,10 @@ def test_one_estimate_makes_all_an_estimate(tmp_path, capsys):
         ({**ALL, "x": calibration("b_0_3", bucket="b_1_2")}, "unknown ones: b_1_2"),
         ({**ALL, "x": {"b_0_3": {"batch_size": 3}}}, "no whole calibration"),
         ({**ALL, "x": [1]}, "no whole calibration"),
-        ({**ALL, "x": {k: v for k, v in ALL["b_0_3"].items() if k != "shortest_seconds"}}, "no whole calibration"),
+        (
+            {**ALL, "x": {k: v for k, v in ALL["b_0_3"].items() if k != "shortest_seconds"}},
+            "no whole calibration",
+        ),
         ({"b_7_10": {"bucket": "b_7_10", "empty": True}}, "without a calibration: b_0_3, b_7_10"),
         ({name: calibration(name, trials=[]) for name in FULL}, "no trial has measured anything"),
     ],

@@ -1,4 +1,5 @@
-"""The throughput report: the page holds the figures of the runs, nothing breaks it, its bytes are always the same."""
+"""The throughput report: the page holds the figures of the runs, nothing breaks it, its bytes are always the
+same."""
 
 from __future__ import annotations
 
@@ -12,21 +13,22 @@ from xml.etree import ElementTree
 import jinja2
 import pytest
 from docutils.core import publish_parts
-
 from millrace.asr import report_throughput
 from millrace.asr.throughput.comparison import Throughput
-from millrace.common import atomic
-from millrace.common import jsonl
-from tests.asr.run_folders import BUCKETS
-from tests.asr.run_folders import CPU
-from tests.asr.run_folders import GPU
-from tests.asr.run_folders import MadeUp
-from tests.asr.run_folders import bucket_config
+from millrace.common import atomic, jsonl
+
+from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
 ROOT = Path(__file__).parents[2]
 OUTPUTS = ("summary.html", "comparison.svg", "phases.svg", "buckets.svg", "result.json")
 ODD = '<script>alert(1)</script> & "日本" \x00'
-NAIVE = {"seconds": 0.55, "padding": 0.47, "mixed": True, "decode": 0.4, "shares": {"data_wait": 0.6, "forward": 0.4}}
+NAIVE = {
+    "seconds": 0.55,
+    "padding": 0.47,
+    "mixed": True,
+    "decode": 0.4,
+    "shares": {"data_wait": 0.6, "forward": 0.4},
+}
 
 
 def _write(
@@ -46,7 +48,9 @@ def _write(
     ]
     operators = [{"operator": "aten::mm", "host_seconds": 0.5, "device_seconds": 0.0, "calls": 70}]
     facts = {"steps": 10, "seconds": 2.0, "device": "cpu", "phases": phases, "operators": operators}
-    atomic.write_json(folder / "profile" / "profile.json", {**facts, "device_busy_seconds": None, "trace": "t.json.gz"})
+    atomic.write_json(
+        folder / "profile" / "profile.json", {**facts, "device_busy_seconds": None, "trace": "t.json.gz"}
+    )
     bucket_config(folder)
     return folders
 
@@ -55,7 +59,9 @@ def _arguments(folder: Path, runs: dict[str, list[str]], buckets: bool = True) -
     named = [part for role, folders in runs.items() for part in (f"--{role}", *folders)]
     named += ["--buckets", str(folder / "bucket_config.json")] if buckets else []
     flags = ("--summary", "--comparison", "--phases", "--buckets-figure", "--result")
-    return named + [part for flag, name in zip(flags, OUTPUTS, strict=True) for part in (flag, str(folder / name))]
+    return named + [
+        part for flag, name in zip(flags, OUTPUTS, strict=True) for part in (flag, str(folder / name))
+    ]
 
 
 class Tables(HTMLParser):
@@ -127,7 +133,9 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     assert by_name["Samples/s"][3] == f"{samples['bench']['low']:.0f}–{samples['bench']['high']:.0f}"
     assert by_name["Samples/s"][4] == f"{found.ratio('samples'):.2f} ×"
     assert by_name["GPU use"] == ["not measured", "", "not measured", "", "–", "not measured"]
-    assert by_name["Padding in seconds"][4].startswith("−") and by_name["Padding in seconds"][4].endswith(" points")
+    assert by_name["Padding in seconds"][4].startswith("−") and by_name["Padding in seconds"][4].endswith(
+        " points"
+    )
     assert by_name["Stability"][0] == "200 steps, clean"
     phases = {row[0]: row[1:] for row in shown.tables["Share of time by phase"]}
     assert phases["Wait for data"][1] == "2.0 %" and phases["Read and decode in the trainer"][1] == "0.0 %"
@@ -135,7 +143,9 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     buckets = shown.tables["Our steps by bucket"]
     assert [row[0] for row in buckets[1:]] == list(BUCKETS)
     assert sum(int(row[1]) for row in buckets[1:]) == 3 * 190
-    assert {row[0]: row[1] for row in shown.tables["Time of the profiled steps by phase"]}["forward: mel"] == "25.0"
+    assert {row[0]: row[1] for row in shown.tables["Time of the profiled steps by phase"]}[
+        "forward: mel"
+    ] == "25.0"
     assert [row[0] for row in shown.tables["Runs"][1:]] == [
         "baseline",
         *("bench_0", "bench_1", "bench_2"),
@@ -163,7 +173,11 @@ def test_without_a_gpu_the_page_says_so(tmp_path: Path) -> None:
 def test_with_a_gpu_its_use_is_shown(tmp_path: Path) -> None:
     shown = _report(tmp_path, _write(tmp_path, GPU, (0.93, 0.41, 0.97)))
     rows = {row[0]: row for row in shown.tables["Old against new"]}
-    assert rows["GPU use"][1] == "41.0 %" and rows["GPU use"][3] == "93.0 %" and rows["GPU use"][5] == "+52.0 points"
+    assert (
+        rows["GPU use"][1] == "41.0 %"
+        and rows["GPU use"][3] == "93.0 %"
+        and rows["GPU use"][5] == "+52.0 points"
+    )
     assert "NVIDIA H200" in shown.text and "no GPU" not in shown.text
     assert "GPU use (%)" in (tmp_path / "comparison.svg").read_text()
 
@@ -178,9 +192,13 @@ def test_with_bench_alone_there_is_a_page(tmp_path: Path) -> None:
 
 def test_a_run_that_died_is_reported(tmp_path: Path) -> None:
     runs = _write(tmp_path)
-    runs["bench"].append(str(MadeUp("bench_9", steps=60, finished=False, failed="out of memory").write(tmp_path)))
+    runs["bench"].append(
+        str(MadeUp("bench_9", steps=60, finished=False, failed="out of memory").write(tmp_path))
+    )
     shown = _report(tmp_path, runs)
-    stability = next(row for row in shown.tables["What a run of 200 steps has to reach"] if row[0] == "Stability")
+    stability = next(
+        row for row in shown.tables["What a run of 200 steps has to reach"] if row[0] == "Stability"
+    )
     assert stability[2:] == ["✗ fail", "bench_9 after 60 steps: out of memory"]
     assert {row[0]: row[5] for row in shown.tables["Runs"]}["bench_9"] == "out of memory"
 
@@ -205,7 +223,11 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     first = {name: (tmp_path / name).read_bytes() for name in OUTPUTS}
     command = [sys.executable, "-m", "millrace.asr.report_throughput", *_arguments(tmp_path, runs)]
     subprocess.run(
-        command, check=True, cwd=ROOT, capture_output=True, env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
+        command,
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)},
     )
     assert {name: (tmp_path / name).read_bytes() for name in OUTPUTS} == first
 
@@ -228,14 +250,14 @@ def test_no_runs_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_reading_a_report_needs_no_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys, millrace.asr.report_throughput; assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules"
-    )
+    code = "import sys, millrace.asr.report_throughput; assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize("name", ["", "_comparison", "_phases", "_buckets"])
 def test_captions_are_restructured_text(name: str) -> None:
-    text = jinja2.Template((ROOT / "rules" / "report" / f"asr_throughput{name}.rst").read_text()).render(snakemake=None)
+    text = jinja2.Template((ROOT / "rules" / "report" / f"asr_throughput{name}.rst").read_text()).render(
+        snakemake=None
+    )
     parts = publish_parts(text, writer="html5", settings_overrides={"halt_level": 2, "report_level": 2})
     assert "<p>" in parts["body"]

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-
-from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr import sources
+from millrace.asr.manifests import manifest as asr_manifest
+from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
-from tests.asr.bucket_corpus import write_manifest
-from tests.asr.bucket_corpus import write_tar
+
+from tests.asr.bucket_corpus import write_manifest, write_tar
 
 
 class Tars:
@@ -21,9 +21,12 @@ class Tars:
     def __init__(self, folder: Path, count: int = 12) -> None:
         self.folder, self.partitions = folder, folder / "partitions"
         self.paths = [
-            write_tar(folder / f"shard_{n:02d}/audio_16k.tar", [f"a{k}.flac" for k in range(5)]) for n in range(count)
+            write_tar(folder / f"shard_{n:02d}/audio_16k.tar", [f"a{k}.flac" for k in range(5)])
+            for n in range(count)
         ]
-        self.settings = sources.Settings("manifests", str(folder / "manifests"), "", "audio_{shard_id}.tar", 5e-5)
+        self.settings = sources.Settings(
+            "manifests", str(folder / "manifests"), "", "audio_{shard_id}.tar", 5e-5
+        )
         self.write("train", self.paths[:-2])
         self.write("dev", self.paths[-2:])
 
@@ -57,7 +60,9 @@ class Tars:
 
     def home(self, path: Path) -> str:
         return next(
-            name for name, (_, raw) in self.files().items() if str(path) in [t["path"] for t in json.loads(raw)["tars"]]
+            name
+            for name, (_, raw) in self.files().items()
+            if str(path) in [t["path"] for t in json.loads(raw)["tars"]]
         )
 
 
@@ -71,7 +76,9 @@ def tars(tmp_path):
 def test_every_tar_is_in_one_partition_of_bounded_size(tars):
     contents = [json.loads(raw) for _, raw in tars.files().values()]
     assert len(contents) > 2
-    assert sorted(tar["path"] for content in contents for tar in content["tars"]) == sorted(map(str, tars.paths))
+    assert sorted(tar["path"] for content in contents for tar in content["tars"]) == sorted(
+        map(str, tars.paths)
+    )
     for content in contents:
         assert sum(tar["size"] for tar in content["tars"]) <= tars.settings.partition_gb * 1e9
 
@@ -114,7 +121,9 @@ def test_a_tar_that_is_not_there_is_kept_without_size_and_found_when_it_comes(ta
     raw, home = tars.paths[0].read_bytes(), tars.home(tars.paths[0])
     os.unlink(tars.paths[0])
     assert tars.changed() == {home}
-    assert {"path": str(tars.paths[0]), "size": None, "mtime_ns": None} in json.loads(tars.files()[home][1])["tars"]
+    assert {"path": str(tars.paths[0]), "size": None, "mtime_ns": None} in json.loads(tars.files()[home][1])[
+        "tars"
+    ]
     tars.paths[0].write_bytes(raw)
     assert tars.changed() == {home}
 
@@ -164,14 +173,18 @@ def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkey
     added = write_tar(tars.folder / "new.tar", ["a0.flac"])
     tars.write("train-00001-of-00003", [*tars.paths[4:8], added])
     scan, seen = asr_manifest.Manifest.scan, []
-    monkeypatch.setattr(asr_manifest.Manifest, "scan", lambda self: seen.extend(map(str, self.files)) or scan(self))
+    monkeypatch.setattr(
+        asr_manifest.Manifest, "scan", lambda self: seen.extend(map(str, self.files)) or scan(self)
+    )
     assert tars.changed() == {tars.home(added)} and seen == pieces[1:2]
 
 
 def test_the_manifests_that_an_earlier_version_wrote_down_are_still_found(tars):
     path = tars.partitions / "index/partitions.json"
     now = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**now, "manifests": {split: files[0] for split, files in now["manifests"].items()}}))
+    path.write_text(
+        json.dumps({**now, "manifests": {split: files[0] for split, files in now["manifests"].items()}})
+    )
     assert sources.load(tars.partitions).manifests == now["manifests"]
 
 
@@ -192,7 +205,7 @@ def test_a_tar_reached_through_links_is_one_tar(tars):
     tars.sync()
     assert tars.files() == before
     # Where nobody names the file itself, its name stays as it is.
-    assert sources.one_spelling(list(map(str, linked))) == {str(path): str(path) for path in linked}
+    assert tars_paths.one_spelling(list(map(str, linked))) == {str(path): str(path) for path in linked}
 
 
 def test_paths_without_links_are_those_of_the_library(tmp_path, monkeypatch):
@@ -201,9 +214,20 @@ def test_paths_without_links_are_those_of_the_library(tmp_path, monkeypatch):
     (tmp_path / "a/up").symlink_to("..")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "gone").symlink_to("nowhere/x")
-    paths = ["a/b/x.tar", "a/up/a/b/x.tar", "loop/x", "gone", "gone/y", "a/../a/up", "/", "//x/y", "x", str(tmp_path)]
-    assert sources.real_paths(paths) == {path: os.path.realpath(os.path.abspath(path)) for path in paths}
-    assert sources.real_paths(["s3://x/../y"]) == {"s3://x/../y": "s3://x/../y"}
+    paths = [
+        "a/b/x.tar",
+        "a/up/a/b/x.tar",
+        "loop/x",
+        "gone",
+        "gone/y",
+        "a/../a/up",
+        "/",
+        "//x/y",
+        "x",
+        str(tmp_path),
+    ]
+    assert tars_paths.real_paths(paths) == {path: os.path.realpath(os.path.abspath(path)) for path in paths}
+    assert tars_paths.real_paths(["s3://x/../y"]) == {"s3://x/../y": "s3://x/../y"}
 
 
 def test_a_path_no_file_can_have_does_not_stop_the_parse(tars):

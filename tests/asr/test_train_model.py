@@ -13,15 +13,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from millrace.asr import train_model
 from millrace.asr.loading.row_table import RowTable
+
 from tests.asr import audio_tars
 
 ROOT = Path(__file__).resolve().parents[2]
 # Small and quick; dropout on, so that the generators' state counts.
 MODEL = ["--model_options", '{"hidden": 16, "channels": 4}', "--batch_seconds", "0.6", "--lr", "1e-3"]
-COMMON = ["--log_steps", "1", "--save_steps", "2", "--log_ids", "1", "--tensorboard", "0", "--num_workers", "1"]
+COMMON = [
+    "--log_steps",
+    "1",
+    "--save_steps",
+    "2",
+    "--log_ids",
+    "1",
+    "--tensorboard",
+    "0",
+    "--num_workers",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,14 @@ def flags(buckets: Path, run: Path, *more: str) -> list[str]:
 def command(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[str]:
     launcher = ["-m"]
     if ranks > 1:
-        launcher = ["-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node", str(ranks), "-m"]
+        launcher = [
+            "-m",
+            "millrace.common.training.launch",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+            "-m",
+        ]
     return [sys.executable, *launcher, "millrace.asr.train_model", *flags(buckets, run, *more)]
 
 
@@ -160,7 +178,11 @@ def test_a_profile_is_exported(buckets, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--model", "no/such"], "no/such"), (["--bucket_config", "none.json"], "asr_calibrate"), (["--lr", "-1"], "lr")],
+    [
+        (["--model", "no/such"], "no/such"),
+        (["--bucket_config", "none.json"], "asr_calibrate"),
+        (["--lr", "-1"], "lr"),
+    ],
 )
 def test_errors_are_one_line(buckets, tmp_path, capfd, arguments, message):
     assert train_model.main(flags(buckets, tmp_path, "--max_steps", "1", *arguments)) == 1

@@ -1,4 +1,5 @@
-"""All calibrated buckets on two real ranks, within the limit and above it; by the step and by the seed's flag."""
+"""All calibrated buckets on two real ranks, within the limit and above it; by the step and by the seed's
+flag."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ import subprocess
 import sys
 
 import pytest
-
 from millrace.asr import verify_calibration
 from millrace.asr.calibration.trial import ROOT
 from millrace.asr.inputs import CALIBRATION, VERIFICATION, AsrInputs
+
 from tests.asr import calibration_corpus as corpus
 
 
@@ -33,7 +34,9 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, step, limit, code):
     assert found.returncode == code, found.stderr[-3000:]
     assert output.exists() is (code == 0)
     if code:
-        assert re.search(r"rank \d: the peak of .* GB at step \d.* is above the limit of 0\.100 GB", found.stderr)
+        assert re.search(
+            r"rank \d: the peak of .* GB at step \d.* is above the limit of 0\.100 GB", found.stderr
+        )
         return
     verified = json.loads(output.read_text())
     assert verified["world_size"] == 2 and [rank["rank"] for rank in verified["ranks"]] == [0, 1]
@@ -43,7 +46,9 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, step, limit, code):
 def test_a_calibration_that_is_not_there_is_said_in_one_line(tmp_path, capfd):
     config = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3)})
     flags = ["--bucket-config", str(config), "--calibrated", str(tmp_path / "none.json"), "--device", "cpu"]
-    assert verify_calibration.main([*flags, "--output", str(tmp_path / "out.json"), "--max_memory_gb", "2"]) == 1
+    assert (
+        verify_calibration.main([*flags, "--output", str(tmp_path / "out.json"), "--max_memory_gb", "2"]) == 1
+    )
     told = capfd.readouterr().err
     assert "no calibration" in told and "Traceback" not in told and not (tmp_path / "out.json").exists()
 

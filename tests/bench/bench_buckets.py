@@ -1,9 +1,10 @@
-"""Bench of the bucket build against the seed's pandas way: seconds, ratio, peak RSS; every run a process of its own.
+"""Bench of the bucket build against the seed's pandas way: seconds, ratio, peak RSS; every run a process of
+its own.
 
     python -m tests.bench.bench_buckets --rows 5000000 20000000 --work-dir /tmp/bench_buckets
 
-Synthetic rows: the seed's shares of durations, transcripts of about 60 characters, members spread over 5,559 tars.
-Ours also joins every row with a tar index, which the pandas way does not do.
+Synthetic rows: the seed's shares of durations, transcripts of about 60 characters, members spread over 5,559
+tars. Ours also joins every row with a tar index, which the pandas way does not do.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-
-from millrace.asr.tars.scan import TarScan
 from millrace.asr.tars.index import write_index as write_tar_index
+from millrace.asr.tars.scan import TarScan
 
 EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 SHARES = (12.6, 24.8, 13.7, 35.3, 13.1, 0.5, 0.01)
@@ -127,7 +127,9 @@ def write_index(rows: int, folder: Path, tars: pa.Array) -> None:
     def scans() -> Iterator[TarScan]:
         for tar, path in enumerate(tars.to_pylist()):
             ids = range(tar, rows, len(tars))
-            scan = TarScan(path, size=1 << 31, mtime_ns=1, names=[f"clips/utt_{i:09d}.flac".encode() for i in ids])
+            scan = TarScan(
+                path, size=1 << 31, mtime_ns=1, names=[f"clips/utt_{i:09d}.flac".encode() for i in ids]
+            )
             scan.offsets = np.arange(len(ids), dtype=np.int64) * 140_288 + 512
             scan.sizes = np.full(len(ids), 139_264, np.int64)
             scan.kinds, scan.recovered = np.zeros(len(ids), np.uint8), np.zeros(len(ids), bool)
@@ -139,8 +141,8 @@ def write_index(rows: int, folder: Path, tars: pa.Array) -> None:
 def ours(folder: Path, target: Path) -> None:
     """The bucket build, joined with the index."""
     from millrace.asr.buckets import build as buckets
-    from millrace.asr.manifests.manifest import Manifest
     from millrace.asr.buckets.join import TarIndices
+    from millrace.asr.manifests.manifest import Manifest
 
     manifest = Manifest("train", "parquet", [folder / "train.parquet"]).scan()
     index = TarIndices([folder / "tars.index.parquet"])
@@ -149,7 +151,9 @@ def ours(folder: Path, target: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[5_000_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work-dir", type=Path, default=Path("/tmp/bench_buckets"))

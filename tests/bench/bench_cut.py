@@ -1,8 +1,9 @@
-"""Cutting the segments of one recording: decode once, against loading the recording for every segment with pydub.
+"""Cutting the segments of one recording: decode once, against loading the recording for every segment with
+pydub.
 
-Both sides run in the same process, in turns; CPU time is that of the process and its children (getrusage). The pydub
-side is measured on a few segments spread over the recording and scaled linearly, since each segment costs it the same.
-It needs an ffmpeg program: imageio-ffmpeg's packaged one is used (requirements-bench).
+Both sides run in the same process, in turns; CPU time is that of the process and its children (getrusage).
+The pydub side is measured on a few segments spread over the recording and scaled linearly, since each segment
+costs it the same. It needs an ffmpeg program: imageio-ffmpeg's packaged one is used (requirements-bench).
 
 The source is speech-like noise; `--source-rate 48000 --channels 2` is a typical video sound track.
 """
@@ -18,20 +19,31 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-
 from millrace.common import cli
 from millrace.speech.audio import cut as audio
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--minutes", type=cli.positive_float, default=40, help="length of the recording (default 40)")
-    parser.add_argument("--segments", type=cli.positive_int, default=190, help="segments of 3 to 20 s (default 190)")
-    parser.add_argument("--source-rate", type=cli.positive_int, default=48000, help="of the recording (default 48000)")
-    parser.add_argument("--channels", type=int, choices=(1, 2), default=1, help="of the recording (default 1)")
-    parser.add_argument("--sampling-rate", type=cli.positive_int, default=16000, help="of the segments (default 16000)")
+    parser.add_argument(
+        "--minutes", type=cli.positive_float, default=40, help="length of the recording (default 40)"
+    )
+    parser.add_argument(
+        "--segments", type=cli.positive_int, default=190, help="segments of 3 to 20 s (default 190)"
+    )
+    parser.add_argument(
+        "--source-rate", type=cli.positive_int, default=48000, help="of the recording (default 48000)"
+    )
+    parser.add_argument(
+        "--channels", type=int, choices=(1, 2), default=1, help="of the recording (default 1)"
+    )
+    parser.add_argument(
+        "--sampling-rate", type=cli.positive_int, default=16000, help="of the segments (default 16000)"
+    )
     parser.add_argument("--repeats", type=cli.positive_int, default=5, help="runs of each side (default 5)")
-    parser.add_argument("--pydub-segments", type=cli.positive_int, default=1, help="segments per pydub run (default 1)")
+    parser.add_argument(
+        "--pydub-segments", type=cli.positive_int, default=1, help="segments per pydub run (default 1)"
+    )
     parser.add_argument("--formats", nargs="+", default=["wav", "m4a"], choices=["wav", "m4a"])
     return parser
 
@@ -41,7 +53,9 @@ def main(argv: list[str] | None = None) -> int:
     spans = make_spans(args.minutes * 60, args.segments)
     recording = f"{args.minutes:g} min at {args.source_rate} Hz x {args.channels}"
     print(f"{recording}, {len(spans)} segments -> flac {args.sampling_rate} Hz")
-    print("CPU seconds for all segments, median of runs (min to max); pydub scaled from its measured segments")
+    print(
+        "CPU seconds for all segments, median of runs (min to max); pydub scaled from its measured segments"
+    )
     print(f"{'source':8}{'ours':>26}{'pydub':>28}{'ratio':>9}{'bar':>9}")
     with tempfile.TemporaryDirectory(prefix="bench_cut_") as folder:
         signal = speech_like(args.minutes * 60, args.source_rate)
@@ -54,7 +68,9 @@ def main(argv: list[str] | None = None) -> int:
                 step = max(1, len(spans) // args.pydub_segments)
                 few = spans[turn % step :: step][: args.pydub_segments]
                 theirs.append(
-                    cpu(lambda path=path, few=few: cut_pydub(path, few, args.sampling_rate)) * len(spans) / len(few)
+                    cpu(lambda path=path, few=few: cut_pydub(path, few, args.sampling_rate))
+                    * len(spans)
+                    / len(few)
                 )
             ratio = statistics.median(theirs) / statistics.median(ours)
             bar = ">= 50x" if form == "wav" else ">= 150x"
@@ -87,7 +103,8 @@ def configure_pydub() -> None:
     from pydub import AudioSegment
 
     AudioSegment.converter = imageio_ffmpeg.get_ffmpeg_exe()
-    # pydub asks ffprobe, which imageio-ffmpeg does not bring, for facts it can do without; not asking flatters pydub.
+    # pydub asks ffprobe, which imageio-ffmpeg does not bring, for facts it can do without; not asking
+    # flatters pydub.
     pydub.audio_segment.mediainfo_json = lambda *args, **kwargs: {}
 
 
@@ -102,7 +119,8 @@ def make_spans(seconds: float, count: int) -> list[tuple[float, float]]:
 
 
 def speech_like(seconds: float, rate: int) -> np.ndarray:
-    """int16 (n,): a buzz of changing pitch under syllables, with breath noise; compresses about as speech does."""
+    """int16 (n,): a buzz of changing pitch under syllables, with breath noise; compresses about as speech
+    does."""
     minute = 60 * rate
     random = np.random.default_rng(1)
     t = np.arange(minute) / rate

@@ -1,7 +1,8 @@
-"""Decoding FLAC to float32: our compiled decoder against dr_flac (miniaudio) and soundfile, CPU nanoseconds a sample.
+"""Decoding FLAC to float32: our compiled decoder against dr_flac (miniaudio) and soundfile, CPU nanoseconds a
+sample.
 
-All sides decode the same clips in one process and one thread, in turns; the median of the rounds is reported. Speech
-is what `resources/speech` holds (the demo corpus, espeak), where it is there.
+All sides decode the same clips in one process and one thread, in turns; the median of the rounds is reported.
+Speech is what `resources/speech` holds (the demo corpus, espeak), where it is there.
     python -m tests.bench.bench_flac [--rounds 9] [--speech resources/speech]
 """
 
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-
 from millrace.asr.loading.flac_frames import decode_frames, stream_info
+
 from tests.asr.flac_streams import by_dr_flac
 
 RATE, SECONDS = 16_000, 7
@@ -86,7 +87,10 @@ def corpora(speech: Path) -> Iterator[tuple[str, list[bytes]]]:
         yield f"voices, FFmpeg, blocks of {frame_size}", with_ffmpeg(made, 5, frame_size)
     rng = np.random.default_rng(1)
     yield "noise", with_libflac([rng.uniform(-0.5, 0.5, SECONDS * RATE) for _ in range(20)], 5)
-    yield "two channels", with_libflac([np.stack(pair, axis=1) for pair in zip(made[::2], made[1::2], strict=True)], 5)
+    yield (
+        "two channels",
+        with_libflac([np.stack(pair, axis=1) for pair in zip(made[::2], made[1::2], strict=True)], 5),
+    )
     spoken = []
     for path in sorted(speech.rglob("*.flac")):
         wave, rate = soundfile.read(path, dtype="float32", always_2d=True)
@@ -104,9 +108,13 @@ def seconds(decode: Callable[[bytes], np.ndarray | None], raws: list[bytes]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--speech", type=Path, default=Path("resources/speech"), help="folder with 16 kHz FLAC")
+    parser.add_argument(
+        "--speech", type=Path, default=Path("resources/speech"), help="folder with 16 kHz FLAC"
+    )
     args = parser.parse_args()
     for label, raws in corpora(args.speech):
         samples, left = 0, 0

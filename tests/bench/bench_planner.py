@@ -1,4 +1,5 @@
-"""Bench of the batch planner on the seed's durations: rows per second, padding, useful work over ranks, peak RSS.
+"""Bench of the batch planner on the seed's durations: rows per second, padding, useful work over ranks, peak
+RSS.
 
 python -m tests.bench.bench_planner --rows 5000000 --world-size 8
 """
@@ -11,16 +12,17 @@ import resource
 import time
 
 import numpy as np
-
-from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.buckets.edges import bucket_of
+from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch, replan
-from tests.bench.bench_buckets import EDGES
-from tests.bench.bench_buckets import seed_durations
+
+from tests.bench.bench_buckets import EDGES, seed_durations
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--world-size", type=int, default=8)
     parser.add_argument("--budget", type=float, default=240.0, help="padded seconds per batch")
@@ -37,7 +39,8 @@ def main() -> None:
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         stats = plan.stats()
         line = {
-            name: stats[name] for name in ("rows", "steps", "padding", "useful_work", "split_batches", "filler_batches")
+            name: stats[name]
+            for name in ("rows", "steps", "padding", "useful_work", "split_batches", "filler_batches")
         }
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         print(
@@ -66,7 +69,10 @@ def main() -> None:
         plan.batch(step % len(plan), 0)
     print(
         json.dumps(
-            {"batch_us": round((time.perf_counter() - started) * 100, 2), "rows": int(np.diff(plan.offsets).mean())}
+            {
+                "batch_us": round((time.perf_counter() - started) * 100, 2),
+                "rows": int(np.diff(plan.offsets).mean()),
+            }
         )
     )
 

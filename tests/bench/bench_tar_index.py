@@ -2,8 +2,8 @@
 
     python -m tests.bench.bench_tar_index --folder /tmp/bench        (1.9 GB are written there, and removed)
 
-Cold means that the page cache was dropped (as root) or the file was evicted (POSIX_FADV_DONTNEED). Bytes read are those
-of /proc/self/io, thus what the storage gave.
+Cold means that the page cache was dropped (as root) or the file was evicted (POSIX_FADV_DONTNEED). Bytes read
+are those of /proc/self/io, thus what the storage gave.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-
 from millrace.asr.tars.scan import CHAINS, scan
 
 
 def write_tar(path: Path, members: int, mean_size: int) -> None:
-    """`members` FLAC-like members of 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a hole."""
+    """`members` FLAC-like members of 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a
+    hole."""
     rng = np.random.default_rng(0)
     noise = rng.bytes(1 << 22)
     with open(path, "wb") as handle:
@@ -63,7 +63,9 @@ def with_tar(path: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--members", type=int, default=13_500)
     parser.add_argument("--mean-size", type=int, default=140_000)
@@ -101,9 +103,13 @@ def main() -> None:
             ours = statistics.median(seconds["ours"])
             for name, times in seconds.items():
                 middle = statistics.median(times)
-                ratio = statistics.median(other / mine for other, mine in zip(times, seconds["ours"], strict=True))
+                ratio = statistics.median(
+                    other / mine for other, mine in zip(times, seconds["ours"], strict=True)
+                )
                 note = (
-                    "" if name.startswith("tar -") else f", {statistics.median(pages[name]):.3f} x 4 KiB read a member"
+                    ""
+                    if name.startswith("tar -")
+                    else f", {statistics.median(pages[name]):.3f} x 4 KiB read a member"
                 )
                 print(
                     f"{state} {name:14s} {args.members / middle:9,.0f} members/s  {middle / ours:5.2f}x our time "

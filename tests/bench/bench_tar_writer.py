@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import webdataset
-
 from millrace.speech.shards.tar_writer import TarWriter
 
 Sample = tuple[str, bytes, bytes]
@@ -31,7 +30,11 @@ def samples(low: int, high: int, count: int) -> list[Sample]:
     for number in range(count):
         size, start = rng.randint(low, high), rng.randrange(high)
         made.append(
-            (f"germany_video{number:06d}_{number}_{number}", pool[start : start + size], b"{" + b"x" * 700 + b"}")
+            (
+                f"germany_video{number:06d}_{number}_{number}",
+                pool[start : start + size],
+                b"{" + b"x" * 700 + b"}",
+            )
         )
     return made
 
@@ -43,7 +46,8 @@ def with_webdataset(path: Path, made: list[Sample]) -> None:
 
 
 def with_millrace(path: Path, made: list[Sample], hashed: bool = False) -> None:
-    """What `shards` does for a sample, less decoding and encoding: two members, the audio's digest, an index row."""
+    """What `shards` does for a sample, less decoding and encoding: two members, the audio's digest, an index
+    row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -64,10 +68,16 @@ def with_millrace_and_file_digest(path: Path, made: list[Sample]) -> None:
     with_millrace(path, made, hashed=True)
 
 
-SIDES = {"webdataset": with_webdataset, "millrace": with_millrace, "millrace+tar_sha256": with_millrace_and_file_digest}
+SIDES = {
+    "webdataset": with_webdataset,
+    "millrace": with_millrace,
+    "millrace+tar_sha256": with_millrace_and_file_digest,
+}
 
 
-def seconds(write: Callable[[Path, list[Sample]], None], path: Path, made: list[Sample]) -> tuple[float, float]:
+def seconds(
+    write: Callable[[Path, list[Sample]], None], path: Path, made: list[Sample]
+) -> tuple[float, float]:
     """Wall and CPU seconds of writing a new file."""
     path.unlink(missing_ok=True)
     started, cpu = time.perf_counter(), time.process_time()
@@ -76,7 +86,9 @@ def seconds(write: Callable[[Path, list[Sample]], None], path: Path, made: list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", help="where to write (default: the system's temporary folder)")
     args = parser.parse_args()
@@ -87,13 +99,23 @@ def main() -> None:
             for _ in range(args.rounds):
                 for side, write in SIDES.items():
                     times[side].append(seconds(write, Path(folder) / f"{side}.tar", made))
-        medians = {side: [statistics.median(column) for column in zip(*times[side], strict=True)] for side in SIDES}
+        medians = {
+            side: [statistics.median(column) for column in zip(*times[side], strict=True)] for side in SIDES
+        }
         for side, (wall, cpu) in medians.items():
             base_wall, base_cpu = medians["webdataset"]
-            figures = {"members_per_second": round(2 * count / wall), "times_webdataset": round(base_wall / wall, 2)}
+            figures = {
+                "members_per_second": round(2 * count / wall),
+                "times_webdataset": round(base_wall / wall, 2),
+            }
             print(
                 json.dumps(
-                    {"members": label, "side": side, **figures, "times_webdataset_cpu": round(base_cpu / cpu, 2)}
+                    {
+                        "members": label,
+                        "side": side,
+                        **figures,
+                        "times_webdataset_cpu": round(base_cpu / cpu, 2),
+                    }
                 )
             )
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common import atomic
+
 from tests.workflow.workflow import ROOT
 
 JSON = st.recursive(
@@ -71,7 +71,12 @@ def test_the_temporary_of_a_living_writer_is_left_alone(tmp_path: Path):
 
 
 def test_temporaries_of_other_hosts_and_files_are_left_alone(tmp_path: Path):
-    others = [".table.csv.elsewhere-1.partial", ".table.csv2.host-1.partial", ".table.csv.partial", "table.csv.bak"]
+    others = [
+        ".table.csv.elsewhere-1.partial",
+        ".table.csv2.host-1.partial",
+        ".table.csv.partial",
+        "table.csv.bak",
+    ]
     for name in others:
         (tmp_path / name).write_text("")
     atomic.write_text(tmp_path / "table.csv", "new")

@@ -11,9 +11,9 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common import cli
 from millrace.common.errors import MillraceError
+
 from tests.workflow.workflow import ROOT
 
 
@@ -24,7 +24,9 @@ def test_an_error_is_one_line_with_where_and_remedy(capsys):
 
     assert main([]) == 1
     said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and said[0].endswith("ERROR a.tar, byte 512: the header is cut. Copy the file again")
+    assert len(said) == 1 and said[0].endswith(
+        "ERROR a.tar, byte 512: the header is cut. Copy the file again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,12 @@ def test_progress_copes_with_odd_totals(total, done):
 
 def test_counts_and_objects_of_a_command_line():
     assert cli.count("0") == 0 and cli.json_object('{"a": [1]}') == {"a": [1]}
-    for kind, text in ((cli.count, "-1"), (cli.json_object, "{a"), (cli.json_object, "[1]"), (cli.json_object, "null")):
+    for kind, text in (
+        (cli.count, "-1"),
+        (cli.json_object, "{a"),
+        (cli.json_object, "[1]"),
+        (cli.json_object, "null"),
+    ):
         with pytest.raises(argparse.ArgumentTypeError):
             kind(text)
 

@@ -4,7 +4,6 @@ import jiwer
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common.error_rates import error_rates
 
 PAIRS = [
@@ -22,7 +21,9 @@ def test_rates_equal_jiwer_pair_by_pair():
     assert wers == pytest.approx([jiwer.wer(reference, hypothesis) for reference, hypothesis in PAIRS])
 
 
-TEXT = st.text(st.one_of(st.sampled_from("ab \t\n\u3000\x1c"), st.characters(exclude_categories=["Cs"])), max_size=12)
+TEXT = st.text(
+    st.one_of(st.sampled_from("ab \t\n\u3000\x1c"), st.characters(exclude_categories=["Cs"])), max_size=12
+)
 
 
 @given(reference=TEXT.filter(str.strip), hypothesis=TEXT)

@@ -1,4 +1,5 @@
-"""Files that Millrace made itself and that were damaged since: one line with the file and a way to have it again."""
+"""Files that Millrace made itself and that were damaged since: one line with the file and a way to have it
+again."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import pickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from millrace.common import jsonl
 from millrace.common.errors import Damaged, MillraceError, own_file
 
@@ -18,7 +18,9 @@ def test_damaged_json_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="damaged since it was made") as caught:
         jsonl.read(path)
-    assert isinstance(caught.value, MillraceError) and str(caught.value).endswith(f"snakemake --forcerun {path}")
+    assert isinstance(caught.value, MillraceError) and str(caught.value).endswith(
+        f"snakemake --forcerun {path}"
+    )
 
 
 def test_every_place_a_parquet_may_be_cut_or_flipped_is_named_or_read(tmp_path):

@@ -1,4 +1,5 @@
-"""JSON as people write it is read, repaired and counted, or refused with a reason; it never ends in a traceback."""
+"""JSON as people write it is read, repaired and counted, or refused with a reason; it never ends in a
+traceback."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common import jsonl
+
 from tests.common.test_atomic import JSON
 
 
@@ -20,7 +21,10 @@ def test_clean_json_needs_no_repair(value):
     assert jsonl.loads(json.dumps(value).encode()) == (value, [])
 
 
-@given(value=JSON, encoding=st.sampled_from(["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]))
+@given(
+    value=JSON,
+    encoding=st.sampled_from(["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]),
+)
 def test_other_encodings_are_read_and_counted(value, encoding):
     # A JSON text of one character is too short to tell an encoding by: objects are what files hold.
     text = json.dumps({"value": value}, ensure_ascii=False)
@@ -109,7 +113,9 @@ def test_half_a_surrogate_pair_is_replaced_so_that_the_text_can_be_written_again
     orjson.dumps(value)
 
 
-@pytest.mark.parametrize("number", ["123456789012345678901234567890", "-9223372036854775809", "18446744073709551616"])
+@pytest.mark.parametrize(
+    "number", ["123456789012345678901234567890", "-9223372036854775809", "18446744073709551616"]
+)
 def test_numbers_beyond_64_bits_are_floats_in_both_readers(number):
     strict, _ = jsonl.loads(b"[" + number.encode() + b"]")
     lenient, _ = jsonl.loads(b"[" + number.encode() + b", NaN]")

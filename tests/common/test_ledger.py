@@ -7,18 +7,21 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 
-REASONS = st.dictionaries(st.sampled_from(["too_short", "too_long", "no_text", "audio_load"]), st.integers(1, 10**12))
+REASONS = st.dictionaries(
+    st.sampled_from(["too_short", "too_long", "no_text", "audio_load"]), st.integers(1, 10**12)
+)
 
 
 @st.composite
 def ledgers(draw) -> Ledger:
     rejected, rows_out = draw(REASONS), draw(st.integers(0, 10**12))
     rows_in = rows_out + sum(rejected.values())
-    return Ledger("stage", draw(st.text()), "segment", rows_in, rows_out, rejected, draw(REASONS), draw(REASONS))
+    return Ledger(
+        "stage", draw(st.text()), "segment", rows_in, rows_out, rejected, draw(REASONS), draw(REASONS)
+    )
 
 
 @given(ledger=ledgers(), missing=st.integers(-5, 5))

@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.common import jsonl
-from millrace.speech import create_shards
-from millrace.speech import generate_manifest
-from millrace.speech import merge_manifest
-from millrace.speech import merge_shards
-from millrace.speech import sources
+from millrace.speech import create_shards, generate_manifest, merge_manifest, merge_shards, sources
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
@@ -40,7 +36,12 @@ class Chain:
     def create(self, partition: str, *arguments: str) -> int:
         out = self.shards_dir / "partitions" / partition
         return create_shards.main(
-            ["--manifest", str(self.part(partition) / "manifest.parquet"), "--output-dir", str(self.shards_dir)]
+            [
+                "--manifest",
+                str(self.part(partition) / "manifest.parquet"),
+                "--output-dir",
+                str(self.shards_dir),
+            ]
             + ["--index", str(out / "index.parquet"), "--statuses", str(out / "statuses.parquet"), *arguments]
         )
 
@@ -60,8 +61,18 @@ class Chain:
         return merge_shards.main(
             ["--country", self.country_file(country)]
             + ["--manifest-dir", str(self.manifest_dir), "--shards-dir", str(out)]
-            + ["--manifest", str(out / f"{country}_manifest.csv"), "--index", str(out / f"{country}_index.parquet")]
-            + ["--rejects", str(out / f"{country}_rejects.csv"), "--ledger", str(out / f"{country}_ledger.json")]
+            + [
+                "--manifest",
+                str(out / f"{country}_manifest.csv"),
+                "--index",
+                str(out / f"{country}_index.parquet"),
+            ]
+            + [
+                "--rejects",
+                str(out / f"{country}_rejects.csv"),
+                "--ledger",
+                str(out / f"{country}_ledger.json"),
+            ]
             + ["--nemo", *nemo, "--error-list", str(self.folder / "errors.csv"), *arguments]
         )
 

@@ -1,4 +1,5 @@
-"""What the tests of the shards share: a small corpus of WAV recordings with its manifest part, and what was made."""
+"""What the tests of the shards share: a small corpus of WAV recordings with its manifest part, and what was
+made."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
-
 from millrace.speech.columns import SCHEMA
 
 RATE = 16_000
@@ -26,7 +26,9 @@ def write_recording(path: Path, seconds: float, seed: int, rate: int = RATE) -> 
     return path
 
 
-def row(source: Path | str, start: float, end: float, partition: str = "testland-test-00000", **fields: object) -> dict:
+def row(
+    source: Path | str, start: float, end: float, partition: str = "testland-test-00000", **fields: object
+) -> dict:
     """A pending manifest row; `fields` replace what is made up here."""
     folder = partition.removeprefix("testland-")[:-6]
     split, _, subset = folder.partition("-")
@@ -63,7 +65,9 @@ def write_part(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def corpus(folder: Path, recordings: int = 4, segments: int = 6, partition: str = "testland-test-00000") -> list[dict]:
+def corpus(
+    folder: Path, recordings: int = 4, segments: int = 6, partition: str = "testland-test-00000"
+) -> list[dict]:
     """`recordings` files of `segments` x 1.5 s each, and a row for every segment."""
     rows = []
     for number in range(recordings):
@@ -75,7 +79,10 @@ def corpus(folder: Path, recordings: int = 4, segments: int = 6, partition: str 
 def tree(folder: Path) -> dict[str, tuple[str, int]]:
     """SHA-256 and mtime of every file."""
     return {
-        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        str(path.relative_to(folder)): (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_mtime_ns,
+        )
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }

@@ -16,16 +16,11 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-
+from millrace.speech.columns import INDEX_SCHEMA, STATUS_SCHEMA
 from millrace.speech.country import tables as country_tables
 from millrace.speech.create_shards import main, make_parser
-from millrace.speech.shards.index import INDEX_SCHEMA, STATUS_SCHEMA
-from tests.speech.shard_corpus import corpus
-from tests.speech.shard_corpus import digests
-from tests.speech.shard_corpus import row
-from tests.speech.shard_corpus import tree
-from tests.speech.shard_corpus import write_part
-from tests.speech.shard_corpus import write_recording
+
+from tests.speech.shard_corpus import corpus, digests, row, tree, write_part, write_recording
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--max-shard-size-gb", "0.0004"]
@@ -42,14 +37,17 @@ def started(argv: list[str], hash_seed: int = 0, file_limit: int | None = None) 
         cwd=ROOT,
         env=os.environ | {"PYTHONHASHSEED": str(hash_seed)},
         stderr=subprocess.PIPE,
-        preexec_fn=file_limit and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))),
+        preexec_fn=file_limit
+        and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))),
     )
 
 
 def finished(out: Path) -> dict[str, tuple[str, int]]:
     """Tars that have a sidecar."""
     found = tree(out)
-    sidecar = {name: os.path.join(os.path.dirname(name), f".{Path(name).stem}.index.parquet") for name in found}
+    sidecar = {
+        name: os.path.join(os.path.dirname(name), f".{Path(name).stem}.index.parquet") for name in found
+    }
     return {name: state for name, state in found.items() if name.endswith(".tar") and sidecar[name] in found}
 
 
@@ -120,7 +118,8 @@ def test_outputs_of_a_partition(tmp_path):
     ]
     assert index["key"].to_pylist() == done and len(done) == len(rows) - 2
     assert set(index["shard"].to_pylist()) == {
-        str(path.relative_to(out)) for path in (out / "testland/train-3").glob("testland-train-3-002[0-9][0-9].tar")
+        str(path.relative_to(out))
+        for path in (out / "testland/train-3").glob("testland-train-3-002[0-9][0-9].tar")
     }
     assert part.read_bytes() == raw
 
@@ -143,10 +142,15 @@ def test_bad_parts_are_one_line_each(tmp_path, capsys):
     noise.write_bytes(b"no parquet")
     empty = write_part(tmp_path / "nameless.parquet", [])
     short = tmp_path / "short.parquet"
-    pq.write_table(pq.read_table(write_part(tmp_path / "p.parquet", rows)).drop_columns(["cer", "wer"]), short)
+    pq.write_table(
+        pq.read_table(write_part(tmp_path / "p.parquet", rows)).drop_columns(["cer", "wer"]), short
+    )
     for part, words in (
         (write_part(tmp_path / "mixed.parquet", mixed), "batch_id must be one partition"),
-        (write_part(tmp_path / "odd.parquet", [rows[0] | {"batch_id": "odd"}]), "batch_id must be one partition"),
+        (
+            write_part(tmp_path / "odd.parquet", [rows[0] | {"batch_id": "odd"}]),
+            "batch_id must be one partition",
+        ),
         (empty, "batch_id must be one partition"),
         (noise, "not a manifest part"),
         (short, "columns cer, wer are missing"),
@@ -177,7 +181,12 @@ def test_command_lines_that_make_no_sense(argv):
 
 def test_defaults_are_the_seeds():
     args = make_parser().parse_args(["--output-dir", "x"])
-    assert (args.max_cer, args.audio_format, args.max_shard_size_gb, args.sampling_rate) == (0.3, "flac", 1.0, 16000)
+    assert (args.max_cer, args.audio_format, args.max_shard_size_gb, args.sampling_rate) == (
+        0.3,
+        "flac",
+        1.0,
+        16000,
+    )
 
 
 TEXTS = ["NA", "null", '=SUM(A1)"', "two\nlines", "a,b;c", "‏rtl", "", " lead", "None", "1.0"]
@@ -185,12 +194,15 @@ TEXTS = ["NA", "null", '=SUM(A1)"', "two\nlines", "a,b;c", "‏rtl", "", " lead"
 
 @pytest.fixture
 def country(tmp_path) -> tuple[Path, list[dict]]:
-    """A manifest folder of a country with all splits, texts that CSV readers like to spoil, and one CER too high."""
+    """A manifest folder of a country with all splits, texts that CSV readers like to spoil, and one CER too
+    high."""
     rows = []
     for number, partition in enumerate(
         ("train-2-00000", "train-1-00000", "test-00000", "validation-00000", "train-1-00100")
     ):
-        found = corpus(tmp_path / "src" / partition, recordings=2, segments=4, partition=f"testland-{partition}")
+        found = corpus(
+            tmp_path / "src" / partition, recordings=2, segments=4, partition=f"testland-{partition}"
+        )
         for n, r in enumerate(found):
             r |= {
                 "video_id": f"{r['video_id']}.{number}",
@@ -205,7 +217,16 @@ def country(tmp_path) -> tuple[Path, list[dict]]:
 
 
 def by_hand(manifests: Path, out: Path, *more: str) -> list[str]:
-    return ["--country", "testland", "--manifest-dir", str(manifests), "--output-dir", str(out), *SMALL, *more]
+    return [
+        "--country",
+        "testland",
+        "--manifest-dir",
+        str(manifests),
+        "--output-dir",
+        str(out),
+        *SMALL,
+        *more,
+    ]
 
 
 def read(path: Path) -> list[dict]:
@@ -252,7 +273,9 @@ def test_workflow_and_hand_make_the_same_tars(country, tmp_path):
     for partition in sorted({r["batch_id"] for r in rows}):
         part = write_part(tmp_path / f"{partition}.parquet", [r for r in rows if r["batch_id"] == partition])
         assert main(flags(part, tmp_path / "flow")) == 0
-    tars = [{n: d for n, d in digests(tmp_path / way).items() if n.endswith(".tar")} for way in ("hand", "flow")]
+    tars = [
+        {n: d for n, d in digests(tmp_path / way).items() if n.endswith(".tar")} for way in ("hand", "flow")
+    ]
     assert tars[0] == tars[1] and len(tars[0]) >= 5
 
 

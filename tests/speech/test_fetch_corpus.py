@@ -1,4 +1,5 @@
-"""The demo corpus as a whole: what is on disk agrees with itself, and stays as it is when the step runs again."""
+"""The demo corpus as a whole: what is on disk agrees with itself, and stays as it is when the step runs
+again."""
 
 from __future__ import annotations
 
@@ -12,12 +13,24 @@ from pathlib import Path
 import jiwer
 import numpy as np
 import pytest
-
 from millrace.speech import fetch_corpus
 from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, normal
 
-FOLDERS = {"mp4_converted", "youtube_converted", "m3u8_streams", "generic_video", "mp3_audio", "processed_video"}
-RECORDED = ("--source", "debian", "--languages", "es", "ru")  # the list with the most defects, and another alphabet
+FOLDERS = {
+    "mp4_converted",
+    "youtube_converted",
+    "m3u8_streams",
+    "generic_video",
+    "mp3_audio",
+    "processed_video",
+}
+RECORDED = (
+    "--source",
+    "debian",
+    "--languages",
+    "es",
+    "ru",
+)  # the list with the most defects, and another alphabet
 
 
 class Corpus:
@@ -28,7 +41,10 @@ class Corpus:
         self.index = json.loads(self.index_path.read_text())
 
     def alignments(self) -> list[tuple[Path, dict]]:
-        return [(path, json.loads(path.read_text())) for path in sorted(self.countries.glob("*/Alignment/*/*.json"))]
+        return [
+            (path, json.loads(path.read_text()))
+            for path in sorted(self.countries.glob("*/Alignment/*/*.json"))
+        ]
 
     def audio(self, alignment: dict) -> Path:
         return self.root / alignment["audio_file"]
@@ -102,7 +118,9 @@ def _spans(alignment: dict) -> list[tuple[float, float, str, str, float | None]]
 
 
 def _check_layout(corpus: Corpus, languages: list[str]) -> None:
-    assert sorted(path.name for path in corpus.countries.iterdir()) == sorted(LANGUAGES[name] for name in languages)
+    assert sorted(path.name for path in corpus.countries.iterdir()) == sorted(
+        LANGUAGES[name] for name in languages
+    )
     spellings, formats, scored = set(), {}, set()
     for path, alignment in corpus.alignments():
         audio = corpus.audio(alignment)
@@ -116,7 +134,9 @@ def _check_layout(corpus: Corpus, languages: list[str]) -> None:
         scored |= {"cer" in row for row in alignment["segments"]}
     assert spellings == {
         frozenset({"start", "end", "asr_text", "human_text", "start_idx", "end_idx"}),
-        frozenset({"start_seconds", "end_seconds", "asr_transcript", "human_transcript", "start_idx", "end_idx"}),
+        frozenset(
+            {"start_seconds", "end_seconds", "asr_transcript", "human_transcript", "start_idx", "end_idx"}
+        ),
     }
     assert scored == {True, False}
     for country, suffixes in formats.items():
@@ -134,7 +154,8 @@ def _check_audio(corpus: Corpus) -> None:
         samples = _decode(path)
         assert 3 * 60 <= len(samples) / SAMPLING_RATE <= 15 * 60, path
         lossless = path.suffix in (".wav", ".flac")
-        # A lossy encoder smears a transient by less than 10 ms; an alignment that is off by more would be heard here.
+        # A lossy encoder smears a transient by less than 10 ms; an alignment that is off by more would be
+        # heard here.
         margin = 0 if lossless else SAMPLING_RATE // 100
         outside = np.ones(len(samples), bool)
         last_end = 0.0
@@ -168,7 +189,9 @@ def _check_texts(corpus: Corpus) -> None:
 
 
 def _check_durations(corpus: Corpus) -> None:
-    seconds = np.array([span[1] - span[0] for _, alignment in corpus.alignments() for span in _spans(alignment)])
+    seconds = np.array(
+        [span[1] - span[0] for _, alignment in corpus.alignments() for span in _spans(alignment)]
+    )
     assert ((seconds >= 3) & (seconds <= 12.01)).mean() > 0.7
     assert 0 < (seconds < 3).mean() < 0.2
     assert 0 < (seconds > 20).mean() < 0.1
@@ -176,7 +199,11 @@ def _check_durations(corpus: Corpus) -> None:
 
 def _check_index(corpus: Corpus) -> None:
     index = corpus.index
-    found = {str(path.relative_to(corpus.countries)): path for path in corpus.countries.rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(corpus.countries)): path
+        for path in corpus.countries.rglob("*")
+        if path.is_file()
+    }
     assert set(index["files"]) == set(found)
     for name, path in found.items():
         raw = path.read_bytes()
@@ -219,13 +246,16 @@ def test_no_sentence_in_two_recordings(corpus: Corpus) -> None:
     for _, alignment in corpus.alignments():
         for _, _, human, _, _ in _spans(alignment):
             for sentence in human.split(". "):
-                assert seen.setdefault(normal(sentence), alignment["audio_file"]) == alignment["audio_file"], sentence
+                assert (
+                    seen.setdefault(normal(sentence), alignment["audio_file"]) == alignment["audio_file"]
+                ), sentence
                 assert sentence
     assert len(seen) == corpus.index["countries"]["italy"]["prompts"]
 
 
 def test_second_run_mends_and_keeps(corpus: Corpus) -> None:
-    """A repeated run writes nothing but what is damaged or missing, also without the index (Snakemake removes it)."""
+    """A repeated run writes nothing but what is damaged or missing, also without the index (Snakemake removes
+    it)."""
     index = corpus.index_path.read_bytes()
     before = corpus.mtimes()
     paths = sorted(corpus.countries.rglob("*.opus"))
@@ -256,10 +286,19 @@ def test_second_run_mends_and_keeps(corpus: Corpus) -> None:
     assert set(after) == set(before)
 
 
-def test_without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_apt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """No apt-get on the path: `debian` is an error that says what to do; nothing is written."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    arguments = ["--countries-root", str(tmp_path / "c"), "--index", str(tmp_path / "corpus.json"), "--languages", "it"]
+    arguments = [
+        "--countries-root",
+        str(tmp_path / "c"),
+        "--index",
+        str(tmp_path / "corpus.json"),
+        "--languages",
+        "it",
+    ]
     assert fetch_corpus.main([*arguments, "--source", "debian"]) == 1
     message = capfd.readouterr().err
     assert "apt-get is not on this machine" in message and "--source synthesis" in message
@@ -287,7 +326,8 @@ def test_recorded_alignments_are_exact(recorded: Corpus) -> None:
 
 @pytest.mark.debian
 def test_no_recorded_audio_in_two_recordings(recorded: Corpus) -> None:
-    """Each segment of a lossless recording is looked for nowhere else: prompts are cut out and compared by bytes."""
+    """Each segment of a lossless recording is looked for nowhere else: prompts are cut out and compared by
+    bytes."""
     import soundfile
 
     seen: dict[bytes, Path] = {}

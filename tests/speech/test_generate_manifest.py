@@ -4,8 +4,8 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-
 from millrace.speech.columns import SCHEMA
+
 from tests import corpora
 from tests.speech.chain import Chain
 
@@ -48,7 +48,9 @@ def test_the_ledger_counts_rejects_and_repairs(chain):
     expected = {"time_missing": 1, "segment_not_an_object": 1, "duplicate_exact": 1, "too_long": 1}
     assert (ledger["rows_in"], ledger["rows_out"], ledger["rejected"]) == (8, 4, expected)
     assert ledger["repaired"]["cer_computed"] == 1
-    rejects = [json.loads(line) for line in (chain.part(partition) / "rejects.jsonl").read_bytes().splitlines()]
+    rejects = [
+        json.loads(line) for line in (chain.part(partition) / "rejects.jsonl").read_bytes().splitlines()
+    ]
     assert {(row["segment"], row["reason"]) for row in rejects} == {
         (4, "time_missing"), (5, "segment_not_an_object"), (6, "duplicate_exact"), (7, "too_long"),
     }  # fmt: skip

@@ -21,16 +21,15 @@ import yaml
 from docutils.core import publish_parts
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common import atomic
-from millrace.common.report import figures
 from millrace.common.ledger import Ledger
-from millrace.speech.country import tables as country_tables
+from millrace.common.report import figures
 from millrace.speech import report_corpus
-from millrace.speech.report.figures import MOST_BARS, histogram_edges
+from millrace.speech.columns import INDEX_SCHEMA
+from millrace.speech.country import tables as country_tables
 from millrace.speech.country.reasons import MEANINGS
-from millrace.speech.shards.index import INDEX_SCHEMA
 from millrace.speech.names import safe_name
+from millrace.speech.report.figures import MOST_BARS, histogram_edges
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ("hours", "distributions", "rejects")
@@ -84,17 +83,33 @@ class Corpus:
             }
             rows.append(row)
             if number % 10 == 0:
-                recordings.append({"source_audio_path": row["source_audio_path"], "video_id": row["video_id"]})
-                recordings[-1] |= {"duration_hours": 0.25 if video else None, "split": split, "subset_id": subset}
+                recordings.append(
+                    {"source_audio_path": row["source_audio_path"], "video_id": row["video_id"]}
+                )
+                recordings[-1] |= {
+                    "duration_hours": 0.25 if video else None,
+                    "split": split,
+                    "subset_id": subset,
+                }
             if cer > 0.3:
                 lost["cer_over_limit"] += 1
                 continue
             kept = {name: row.get(name) for name in INDEX_SCHEMA.names}
-            kept |= {"shard": f"{safe_name(country)}/{split}/{split}-{subset}-{video // 8:05d}.tar", "member": "m.flac"}
-            kept |= {"size": 1000 + number, "offset": 512, "samples": round(length * 16000), "sample_rate": 16000}
+            kept |= {
+                "shard": f"{safe_name(country)}/{split}/{split}-{subset}-{video // 8:05d}.tar",
+                "member": "m.flac",
+            }
+            kept |= {
+                "size": 1000 + number,
+                "offset": 512,
+                "samples": round(length * 16000),
+                "sample_rate": 16000,
+            }
             self.index.append(kept | {"duration_seconds": kept["samples"] / 16000, "sha256": "0"})
         held = sum(row["country"] == country for row in self.index)
-        found = Ledger("s", country, "segment", held + lost.total(), held, lost, repaired or {}, warnings or {})
+        found = Ledger(
+            "s", country, "segment", held + lost.total(), held, lost, repaired or {}, warnings or {}
+        )
         bad = Counter(file_rejected or {})
         files = Ledger("s", country, "file", len(recordings) + bad.total(), len(recordings), bad)
         tables = self.folder / "manifest"
@@ -120,7 +135,14 @@ class Corpus:
         folder = str(self.folder)
         inputs = ["--index", f"{folder}/index.parquet", "--ledger", f"{folder}/ledger.json"]
         outputs = [text for name in FIGURES for text in (f"--{name}", f"{folder}/out/{name}.svg")]
-        return [*inputs, "--manifest-dir", f"{folder}/manifest", "--summary", f"{folder}/out/summary.html", *outputs]
+        return [
+            *inputs,
+            "--manifest-dir",
+            f"{folder}/manifest",
+            "--summary",
+            f"{folder}/out/summary.html",
+            *outputs,
+        ]
 
     def report(self) -> Page:
         assert report_corpus.main(self.arguments()) == 0
@@ -198,7 +220,9 @@ def test_tables_equal_the_inputs(corpus: Corpus) -> None:
         expected = [listed["recordings"], recorded, *counts, hours[name], hours[name] / hours.total()]
         assert countries[name] == ["xx", *(pytest.approx(value, abs=2e-6) for value in expected)]
     for place in range(1, 8):
-        assert countries["All"][place] == pytest.approx(sum(countries[c][place] for c in corpus.rows), abs=5e-6)
+        assert countries["All"][place] == pytest.approx(
+            sum(countries[c][place] for c in corpus.rows), abs=5e-6
+        )
     shares = page.by_name("Real shares of the splits")
     for name in ("italy", "france"):
         for place, split in enumerate(("train", "validation", "test")):
@@ -211,7 +235,11 @@ def test_tables_equal_the_inputs(corpus: Corpus) -> None:
     assert len(subsets) == len(parts)
     for country, split, subset, *numbers in subsets:
         rows = parts[country, split, subset]
-        expected = [len(rows), sum(row["duration_seconds"] for row in rows) / 3600, len({r["shard"] for r in rows})]
+        expected = [
+            len(rows),
+            sum(row["duration_seconds"] for row in rows) / 3600,
+            len({r["shard"] for r in rows}),
+        ]
         assert numbers == [pytest.approx(v, abs=2e-6) for v in (*expected, sum(row["size"] for row in rows))]
 
 
@@ -234,7 +262,9 @@ def test_rates_are_those_of_all_segments_in_the_manifest(corpus: Corpus) -> None
             expected += [*np.percentile(values, quantiles), values.mean()]
         assert rates[name][1:] == [pytest.approx(value, rel=1e-4, abs=1e-3) for value in expected]
     kept, lost = len(corpus.index), sum(map(len, corpus.rows.values())) - len(corpus.index)
-    assert {f"in shards ({kept})", f"rejected when shards were made ({lost})"} <= set(corpus.texts("distributions"))
+    assert {f"in shards ({kept})", f"rejected when shards were made ({lost})"} <= set(
+        corpus.texts("distributions")
+    )
 
 
 def test_rejects_repairs_warnings_and_ledgers_equal_the_inputs(corpus: Corpus) -> None:
@@ -260,7 +290,10 @@ def test_rejects_repairs_warnings_and_ledgers_equal_the_inputs(corpus: Corpus) -
             assert (found, kept) == (country[unit]["rows_in"], country[unit]["rows_out"])
             assert found == kept + rejected
     notes = page.tables["Notes on countries"][1:]
-    assert [row[:2] for row in notes] == [["empty land", "no_alignment_folder"], ["france", "language_unknown"]]
+    assert [row[:2] for row in notes] == [
+        ["empty land", "no_alignment_folder"],
+        ["france", "language_unknown"],
+    ]
     segments = sum(country["segments"]["rows_in"] for country in corpus.countries)
     assert f"37 ({100 * 37 / segments:.1f} %)" in corpus.texts("rejects")
 
@@ -338,7 +371,10 @@ def test_no_segment_at_all(tmp_path: Path, countries: int) -> None:
     for number in range(countries):
         corpus.add(f"c{number}", 0)
     page = corpus.report()
-    assert list(page.by_name("Hours and segments per country")) == [*(f"c{n}" for n in range(countries)), "All"]
+    assert list(page.by_name("Hours and segments per country")) == [
+        *(f"c{n}" for n in range(countries)),
+        "All",
+    ]
     assert page.by_name("Real shares of the splits")["All"] == [0.0] * 9
     assert "no values" in corpus.texts("distributions")
 
@@ -382,8 +418,14 @@ def test_many_different_warnings_do_not_flood_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda c: (c.folder / "manifest" / "italy_manifest.csv").unlink(), "italy_manifest.csv: the file is missing"),
-        (lambda c: (c.folder / "manifest" / "italy_splits.csv").unlink(), "italy_splits.csv: the file is missing"),
+        (
+            lambda c: (c.folder / "manifest" / "italy_manifest.csv").unlink(),
+            "italy_manifest.csv: the file is missing",
+        ),
+        (
+            lambda c: (c.folder / "manifest" / "italy_splits.csv").unlink(),
+            "italy_splits.csv: the file is missing",
+        ),
         (lambda c: (c.folder / "manifest" / "italy_manifest.csv").write_text("a,b\n1,2\n"), "cannot be read"),
         (lambda c: (c.folder / "manifest" / "italy_manifest.csv").write_text(""), "cannot be read"),
         (lambda c: c.index.pop(), "index.parquet: the index holds"),
@@ -415,7 +457,7 @@ def test_histogram_edges_hold_nearly_all_values(values: list[float], from_zero: 
 
 def test_every_reason_in_the_lane_has_a_meaning() -> None:
     found = set()
-    for path in (ROOT / "scripts" / "speech").glob("*.py"):
+    for path in (ROOT / "scripts/millrace/speech").rglob("*.py"):
         text = path.read_text()
         found |= set(re.findall(r'(?:Unusable|BadAlignment|BadJson|AudioError)\(\s*"([a-z_]+)"', text))
         found |= set(re.findall(r'_rejected\([^"\n[]*"([a-z_]+)"', text))
@@ -425,13 +467,17 @@ def test_every_reason_in_the_lane_has_a_meaning() -> None:
     assert sorted(found - set(MEANINGS)) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "rules" / "report").glob("*.rst")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "rules" / "report").glob("*.rst")), ids=lambda path: path.name
+)
 def test_captions_render_with_the_default_config(path: Path) -> None:
     class Snakemake:
         config = yaml.safe_load((ROOT / "config.yaml").read_text())
 
     text = (
-        jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(path.read_text()).render(snakemake=Snakemake)
+        jinja2.Environment(undefined=jinja2.StrictUndefined)
+        .from_string(path.read_text())
+        .render(snakemake=Snakemake)
     )
     body = publish_parts(text, writer="html", settings_overrides={"halt_level": 2, "report_level": 2})["body"]
     assert "{{" not in body and "{%" not in body and "system-message" not in body

@@ -8,12 +8,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-
 from millrace.common.errors import MillraceError
-from millrace.speech.corpus import alignment
 from millrace.speech import sources
+from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder
 from millrace.speech.names import SHARD_NUMBERS
+
 from tests import corpora
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -42,7 +42,9 @@ class Corpus:
         self.sync()
         after = self.files()
         return {
-            name.removesuffix(".json") for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+            name.removesuffix(".json")
+            for name in before.keys() | after.keys()
+            if before.get(name) != after.get(name)
         }
 
     def contents(self) -> dict[str, dict]:
@@ -93,7 +95,9 @@ def test_touching_and_reformatting_change_nothing(corpus):
     for path in corpus.root.glob("*/Alignment/*/*.json"):
         value = json.loads(path.read_bytes())
         segments = [dict(sorted(segment.items(), reverse=True)) for segment in value["segments"]]
-        path.write_text(json.dumps({"extra": 1, "segments": segments, "audio_file": value["audio_file"]}, indent=3))
+        path.write_text(
+            json.dumps({"extra": 1, "segments": segments, "audio_file": value["audio_file"]}, indent=3)
+        )
     os.utime(corpus.root)
     assert corpus.changed() == set()
 
@@ -116,11 +120,15 @@ def test_a_replaced_audio_file_changes_its_partition(corpus):
 
 
 def test_adding_recordings_moves_none(corpus):
-    before = {(c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]}
+    before = {
+        (c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]
+    }
     for number in range(30):
         corpora.add_recording(corpus.root, "germany", f"added_{number}", 12)
     corpus.sync()
-    after = {(c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]}
+    after = {
+        (c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]
+    }
     assert {key: after[key] for key in before} == before and len(after) == len(before) + 30
 
 
@@ -155,18 +163,26 @@ def test_twins_under_two_names_share_a_split_even_across_countries(corpus):
     contents = corpus.contents()
     split = contents[corpus.home("rec_0002")]["split"]
     twins = [
-        (c["split"], r["twin_split"]) for c in contents.values() for r in c["recordings"] if "twin" in r["video_id"]
+        (c["split"], r["twin_split"])
+        for c in contents.values()
+        for r in c["recordings"]
+        if "twin" in r["video_id"]
     ]
     assert len(twins) == 9 and set(twins) == {(split, None)}
 
 
 def test_recordings_that_become_twins_across_splits_are_flagged_the_later_one(corpus):
-    by_split = {c["split"]: c["recordings"][0] for c in corpus.contents().values() if c["country"] == "germany"}
+    by_split = {
+        c["split"]: c["recordings"][0] for c in corpus.contents().values() if c["country"] == "germany"
+    }
     train, test = (by_split[split]["transcripts"][0]["audio"]["path"] for split in ("train", "test"))
     shutil.copy(train, test)
     corpus.sync()
     flags = {
-        r["video_id"]: r["twin_split"] for c in corpus.contents().values() for r in c["recordings"] if r["twin_split"]
+        r["video_id"]: r["twin_split"]
+        for c in corpus.contents().values()
+        for r in c["recordings"]
+        if r["twin_split"]
     }
     assert len(flags) == 1
 
@@ -185,7 +201,12 @@ def test_new_twins_stay_together(tmp_path):
 
 
 def test_unusable_files_are_listed_with_their_country(corpus):
-    for name, raw in {"cut": b'{"audio_file": "x', "empty": b"", "list": b"[]", "nothing": b'{"segments": []}'}.items():
+    for name, raw in {
+        "cut": b'{"audio_file": "x',
+        "empty": b"",
+        "list": b"[]",
+        "nothing": b'{"segments": []}',
+    }.items():
         corpora.write_alignment(corpus.root, "estonia", name, raw)
     corpora.write_alignment(corpus.root, "estonia", "unknown_t1", {"segments": [{"start": 1}]})
     (corpus.root / "estonia/Alignment/alignment_output/summary.json").write_text("{}")
@@ -222,7 +243,9 @@ def test_audio_file_is_taken_from_the_name_where_the_json_has_none(tmp_path):
     path.write_text(json.dumps({"segments": json.loads(path.read_bytes())["segments"]}))
     made.sync()
     recordings = {r["video_id"]: r["transcripts"] for c in made.contents().values() for r in c["recordings"]}
-    assert recordings["x_1"][0]["transcript_id"] == "t1" and recordings["x_1"][0]["audio"]["path"].endswith("x_1.wav")
+    assert recordings["x_1"][0]["transcript_id"] == "t1" and recordings["x_1"][0]["audio"]["path"].endswith(
+        "x_1.wav"
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,12 +253,16 @@ def test_audio_file_is_taken_from_the_name_where_the_json_has_none(tmp_path):
 )
 def test_audio_is_found_by_map_by_relative_path_or_by_stem(tmp_path, written):
     made = Corpus(tmp_path)
-    made.options["path_map"] = {"/old/place": str(tmp_path / "elsewhere")} if written.startswith("/old") else {}
+    made.options["path_map"] = (
+        {"/old/place": str(tmp_path / "elsewhere")} if written.startswith("/old") else {}
+    )
     where = tmp_path / "elsewhere" if written.startswith("/old") else made.root / "spain/downloaded_audio/m"
     where.mkdir(parents=True)
     name = "rec.opus" if written.startswith("/old") else "rec.wav"
     (where / name).write_bytes(b"bytes")
-    corpora.write_alignment(made.root, "spain", "rec_t", {"audio_file": written, "segments": [{"start": 1, "end": 5}]})
+    corpora.write_alignment(
+        made.root, "spain", "rec_t", {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
+    )
     made.sync()
     (content,) = made.contents().values()
     assert content["recordings"][0]["transcripts"][0]["audio"]["path"] == str(where / name)
@@ -281,7 +308,13 @@ def test_a_damaged_assignment_is_never_remade(corpus):
 
 @pytest.mark.parametrize(
     "change",
-    [{"split": "dev"}, {"subset_id": None}, {"subset_id": "1"}, {"group": "a/../b-train-1"}, {"split": "test"}],
+    [
+        {"split": "dev"},
+        {"subset_id": None},
+        {"subset_id": "1"},
+        {"group": "a/../b-train-1"},
+        {"split": "test"},
+    ],
 )
 def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
     path = corpus.folder / "assignment.jsonl"
@@ -360,7 +393,11 @@ def test_links_upwards_end_and_only_regular_files_are_audio(tmp_path):
         corpora.add_recording(made.root, "spain", video_id, 8)
     for number in range(6):
         (audio / "mp4_converted" / f"up{number}").symlink_to("..")
-    for video_id, make in {"a": os.mkfifo, "b": os.mkdir, "c": lambda path: os.symlink("nowhere", path)}.items():
+    for video_id, make in {
+        "a": os.mkfifo,
+        "b": os.mkdir,
+        "c": lambda path: os.symlink("nowhere", path),
+    }.items():
         (audio / "m3u8_streams").mkdir(exist_ok=True)
         shutil.move(audio / f"mp4_converted/{video_id}.wav", audio / "m3u8_streams")
         make(audio / f"mp4_converted/{video_id}.wav")
@@ -383,7 +420,9 @@ def test_twins_by_normal_form_have_each_their_own_audio(tmp_path):
         corpora.add_recording(made.root, "spain", name, 8)
     made.sync()
     found = {
-        r["video_id"]: r["transcripts"][0]["audio"]["path"] for c in made.contents().values() for r in c["recordings"]
+        r["video_id"]: r["transcripts"][0]["audio"]["path"]
+        for c in made.contents().values()
+        for r in c["recordings"]
     }
     assert {name: Path(path).stem for name, path in found.items()} == {name: name for name in names}
 

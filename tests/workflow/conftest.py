@@ -1,4 +1,5 @@
-"""What the tests of the workflow share: a small corpus, the table of the rules, and one dry run of everything."""
+"""What the tests of the workflow share: a small corpus, the table of the rules, and one dry run of
+everything."""
 
 from __future__ import annotations
 
@@ -9,12 +10,8 @@ import sys
 import pytest
 
 from tests import corpora
-from tests.asr.bucket_corpus import COLUMNS
-from tests.asr.bucket_corpus import write_manifest
-from tests.asr.bucket_corpus import write_tar
-from tests.workflow.workflow import ROOT
-from tests.workflow.workflow import Job
-from tests.workflow.workflow import Workflow
+from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
+from tests.workflow.workflow import ROOT, Job, Workflow
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +44,13 @@ def jobs(rules: dict[str, dict]) -> dict[str, dict]:
 
 @pytest.fixture(scope="session")
 def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
-    """Everything, the demo corpus, and the ASR lane over foreign tars, dry-run where nothing has been built."""
+    """Everything, the demo corpus, and the ASR lane over foreign tars, dry-run where nothing has been
+    built."""
     folder = tmp_path_factory.mktemp("tars")
     tar = write_tar(folder / "some tars/audio.tar", ["a.flac"])
-    write_manifest(folder / "train.parquet", [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))])
+    write_manifest(
+        folder / "train.parquet", [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))]
+    )
     tars = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "."})
     by_hand = ("speech_fetch_corpus", "asr_benchmark_readers", "asr_calibrate", "asr_throughput")
     return fresh.dry("all", *by_hand) + tars.dry("asr_data")

@@ -1,4 +1,5 @@
-"""Print what Snakemake knows of every rule, as JSON: `python -m tests.workflow.rule_table <Snakefile> <config file>`.
+"""Print what Snakemake knows of every rule, as JSON: `python -m tests.workflow.rule_table <Snakefile> <config
+file>`.
 
 A program of its own, because reading a workflow changes the interpreter (sys.path, logging, shell prefix).
 """

@@ -8,9 +8,7 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.asr.bucket_corpus import COLUMNS
-from tests.asr.bucket_corpus import write_manifest
-from tests.asr.bucket_corpus import write_tar
+from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 from tests.workflow.workflow import Workflow
 
 pytestmark = pytest.mark.e2e
@@ -87,7 +85,9 @@ def test_a_split_in_pieces_makes_only_the_buckets_pending(workflow):
         write_manifest(piece, rows[number::3])
     manifest.unlink()
     assert [job.rule for job in workflow.dry("asr_data")] == ["asr_build_bucket_manifests"]
-    indices, buckets = (workflow.files(f"results/asr/{name}/**/*.parquet") for name in ("tar_index", "buckets"))
+    indices, buckets = (
+        workflow.files(f"results/asr/{name}/**/*.parquet") for name in ("tar_index", "buckets")
+    )
     (workflow.folder / "results/asr/tar_index/tars-99999.parquet").touch()  # of a partition that is no more
     workflow.run("asr_data")
     assert workflow.files("results/asr/tar_index/**/*.parquet") == indices

@@ -1,4 +1,5 @@
-"""A corpus with every defect we know of: each ends as a counted reject or a counted repair, and none stops the rest."""
+"""A corpus with every defect we know of: each ends as a counted reject or a counted repair, and none stops
+the rest."""
 
 from __future__ import annotations
 
@@ -33,7 +34,15 @@ TEXTS = [
     "a\rb",
     "\ttab",
 ]
-GOOD = {"start": 1.0, "end": 5.0, "asr_text": "a b c", "human_text": "a b c", "cer": 0.0, "start_idx": 0, "end_idx": 3}
+GOOD = {
+    "start": 1.0,
+    "end": 5.0,
+    "asr_text": "a b c",
+    "human_text": "a b c",
+    "cer": 0.0,
+    "start_idx": 0,
+    "end_idx": 3,
+}
 SEGMENTS = [
     ({"start": None}, "time_missing"),
     ({"end": float("nan")}, "time_not_finite"),
@@ -48,7 +57,9 @@ SEGMENTS = [
 ]
 
 
-def put(root: Path, video_id: str, segments: list, audio: object = 40.0, name: str | None = None, **fields) -> None:
+def put(
+    root: Path, video_id: str, segments: list, audio: object = 40.0, name: str | None = None, **fields
+) -> None:
     """Add a recording of `spain`: `audio` is seconds of noise, bytes as they are, or None for no file."""
     if isinstance(audio, float):
         seed = sum(video_id.encode()) * 7919 + len(video_id)
@@ -111,7 +122,9 @@ def ran(tmp_path_factory):
         40.0,
     )
     # Duplicates, collisions, a second transcript, the same audio twice.
-    put(root, "twice", [at(0), at(0), at(1, end=9.0001), at(1, end=9.0004, human_text="other", cer=0.2)], 40.0)
+    put(
+        root, "twice", [at(0), at(0), at(1, end=9.0001), at(1, end=9.0004, human_text="other", cer=0.2)], 40.0
+    )
     put(root, "twice", [at(0, human_text="second", cer=0.1), at(2)], None, "twice_t2")
     # Ids.
     for video_id in ("a", "a_b", "A", "dot.ted.id", "with space", "ñandú", "x" * 120):
@@ -149,7 +162,11 @@ def test_every_segment_defect_has_its_reason(ran):
 
 def test_every_audio_defect_has_its_reason(ran):
     found = {(row["video_id"], row["reason"]) for row in rejects(ran) if row["video_id"].startswith("audio")}
-    assert {("audio_missing", "audio_missing"), ("audio_empty", "audio_load"), ("audio_random", "audio_load")} <= found
+    assert {
+        ("audio_missing", "audio_missing"),
+        ("audio_empty", "audio_load"),
+        ("audio_random", "audio_load"),
+    } <= found
     assert ("audio_text", "audio_load") in found and ("audio_cut", "time_out_of_range") in found
     done = final(ran).query("status == 'completed_local_tar'").video_id
     assert {"audio_cut", "audio_misnamed"} <= set(done)
@@ -214,7 +231,9 @@ def test_hostile_texts_survive_csv_and_index(ran):
     assert list(kept.human_transcript) == [text or "x" for text in TEXTS]
     index = pq.read_table(ran.folder / "results/speech/index.parquet").to_pandas()
     rows = index[index.video_id == "texts"].sort_values("start_seconds")
-    assert list(rows.human_transcript) == [text or "x" for text, cer in zip(TEXTS, rows.cer, strict=True) if cer <= 0.3]
+    assert list(rows.human_transcript) == [
+        text or "x" for text, cer in zip(TEXTS, rows.cer, strict=True) if cer <= 0.3
+    ]
 
 
 def test_too_many_errors_fail_the_country_with_the_list_and_not_the_others(ran, tmp_path):

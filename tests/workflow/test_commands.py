@@ -9,8 +9,7 @@ import shlex
 import subprocess
 import sys
 
-from tests.workflow.workflow import Job
-from tests.workflow.workflow import Workflow
+from tests.workflow.workflow import Job, Workflow
 
 # Inputs that a step finds itself, through a file or folder it is given: too many for a command line.
 FOUND_BY_THE_STEP = {
@@ -37,7 +36,7 @@ def test_every_job_rule_occurs_and_parses(dry_run: list[Job], jobs: dict[str, di
     for job in dry_run:
         module, _ = parse(job.command)
         lane, _, step = job.rule.partition("_")
-        assert module == f"scripts.{lane}.{step}"
+        assert module == f"millrace.{lane}.{step}"
         seen.add(job.rule)
     assert seen == set(jobs)
 
@@ -61,12 +60,14 @@ def test_every_named_file_and_parameter_is_in_the_command(jobs: dict[str, dict])
 def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict[str, dict]):
     for name in jobs:
         lane, _, step = name.partition("_")
-        parser = importlib.import_module(f"scripts.{lane}.{step}").make_parser()
+        parser = importlib.import_module(f"millrace.{lane}.{step}").make_parser()
         assert parser.prog == f"python -m scripts.{lane}.{step}"
         assert parser.description
         for action in parser._actions:
             assert action.help, f"{name}: {action.option_strings} has no help"
-            assert all(re.fullmatch(r"-h|--[a-z0-9]+([-_][a-z0-9]+)*", text) for text in action.option_strings), name
+            assert all(
+                re.fullmatch(r"-h|--[a-z0-9]+([-_][a-z0-9]+)*", text) for text in action.option_strings
+            ), name
 
 
 def test_a_printed_command_runs_when_pasted(fresh: Workflow, dry_run: list[Job]):

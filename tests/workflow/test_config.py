@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-
-from millrace.common.workflow import lanes
 from millrace.common.errors import MillraceError
-from tests.workflow.workflow import ROOT
-from tests.workflow.workflow import Workflow
+from millrace.common.workflow import config as workflow_config
+
+from tests.workflow.workflow import ROOT, Workflow
 
 SCHEMAS = ROOT / "rules/schemas"
 CONFIG = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -26,7 +25,7 @@ def schema(lane: str) -> dict:
 
 def problem(config: dict) -> str:
     with pytest.raises(MillraceError) as caught:
-        lanes.checked_config(config, SCHEMAS)
+        workflow_config.checked_config(config, SCHEMAS)
     return str(caught.value)
 
 
@@ -42,7 +41,7 @@ def objects(rule: dict) -> Iterator[dict]:
         yield from objects(child)
 
 
-@pytest.mark.parametrize("lane", lanes.LANES)
+@pytest.mark.parametrize("lane", workflow_config.LANES)
 def test_schemas_are_valid_closed_explained_and_complete(lane):
     whole = schema(lane)
     Draft202012Validator.check_schema(whole)
@@ -57,9 +56,9 @@ def test_schemas_are_valid_closed_explained_and_complete(lane):
 
 
 def test_the_config_that_is_shipped_is_valid_and_complete_where_it_overrides():
-    checked = lanes.checked_config(CONFIG, SCHEMAS)
-    assert set(checked) == {"lanes", *lanes.LANES}
-    for lane in lanes.LANES:
+    checked = workflow_config.checked_config(CONFIG, SCHEMAS)
+    assert set(checked) == {"lanes", *workflow_config.LANES}
+    for lane in workflow_config.LANES:
         assert set(CONFIG.get(lane, {})) <= set(schema(lane)["properties"])
         assert set(checked[lane]) == set(schema(lane)["properties"])
         for key, value in CONFIG.get(lane, {}).items():
@@ -71,26 +70,30 @@ def test_the_config_that_is_shipped_is_valid_and_complete_where_it_overrides():
 def test_a_missing_or_empty_section_is_its_defaults():
     expected = {key: rule["default"] for key, rule in schema("speech")["properties"].items()}
     for config in ({}, {"speech": None}, {"speech": {}}, {"lanes": ["speech"]}):
-        assert lanes.checked_config(config, SCHEMAS)["speech"] == expected
+        assert workflow_config.checked_config(config, SCHEMAS)["speech"] == expected
 
 
 def test_checking_does_not_change_what_it_was_given():
     given = speech(max_cer=0.5)
-    lanes.checked_config(given, SCHEMAS)
+    workflow_config.checked_config(given, SCHEMAS)
     assert given == speech(max_cer=0.5)
 
 
-@pytest.mark.parametrize("lane", lanes.LANES)
+@pytest.mark.parametrize("lane", workflow_config.LANES)
 def test_steps_and_config_have_the_same_defaults(lane):
     """By hand and under Snakemake the same thing happens."""
     rules = schema(lane)["properties"]
     compared = 0
-    for path in sorted((ROOT / "scripts" / lane).glob("*.py")):
+    for path in sorted((ROOT / "scripts/millrace" / lane).glob("*.py")):
         if "def make_parser" not in path.read_text() or path.stem.startswith("benchmark_"):
             continue
-        for action in importlib.import_module(f"scripts.{lane}.{path.stem}").make_parser()._actions:
+        for action in importlib.import_module(f"millrace.{lane}.{path.stem}").make_parser()._actions:
             if action.dest in rules and not action.required and action.default is not None:
-                default = action.default[0] if isinstance(action.default, list) and action.default else action.default
+                default = (
+                    action.default[0]
+                    if isinstance(action.default, list) and action.default
+                    else action.default
+                )
                 assert default == rules[action.dest]["default"], f"{path.name}: --{action.dest}"
                 compared += 1
     assert compared
@@ -139,20 +142,27 @@ def test_what_is_wrong_is_named(config, words):
 def test_numbers_without_a_point_and_those_of_the_command_line_are_numbers():
     # YAML 1.1 reads 2e-5 as text, and Snakemake hands all that is nested in --config over as text.
     config = {"asr": {"training": {"lr": "2e-5"}, "runs": {"a": {"lr": "1E3"}}}}
-    checked = lanes.checked_config(config, SCHEMAS)["asr"]
+    checked = workflow_config.checked_config(config, SCHEMAS)["asr"]
     assert checked["training"] == {"lr": 2e-5} and checked["runs"] == {"a": {"lr": 1000.0}}
     texts = {
-        "speech": {"max_cer": "0.2", "countries": ["1", "true"], "split_fractions": {"test": "0.2", "train": "0.7"}},
+        "speech": {
+            "max_cer": "0.2",
+            "countries": ["1", "true"],
+            "split_fractions": {"test": "0.2", "train": "0.7"},
+        },
         "asr": {"edges": ["0", "2.5"], "model_options": {"hidden": "64", "mode": "a"}},
     }
     fractions = {**texts["speech"]["split_fractions"], "validation": 0.1}
     merged = {**texts, "speech": {**texts["speech"], "split_fractions": fractions}}
-    checked = lanes.checked_config(merged, SCHEMAS, texts)
+    checked = workflow_config.checked_config(merged, SCHEMAS, texts)
     assert checked["speech"]["max_cer"] == 0.2 and checked["speech"]["countries"] == ["1", "true"]
     assert checked["speech"]["split_fractions"] == {"test": 0.2, "train": 0.7, "validation": 0.1}
-    assert checked["asr"]["edges"] == [0, 2.5] and checked["asr"]["model_options"] == {"hidden": 64, "mode": "a"}
+    assert checked["asr"]["edges"] == [0, 2.5] and checked["asr"]["model_options"] == {
+        "hidden": 64,
+        "mode": "a",
+    }
     with pytest.raises(MillraceError, match=r"asr\.seed: '007'"):
-        lanes.checked_config({"asr": {"seed": "007"}}, SCHEMAS, {"asr": {"seed": "007"}})
+        workflow_config.checked_config({"asr": {"seed": "007"}}, SCHEMAS, {"asr": {"seed": "007"}})
 
 
 @pytest.mark.e2e
@@ -165,14 +175,16 @@ def test_a_key_that_stands_twice_is_told_with_its_lines(tmp_path: Path):
     path = tmp_path / "config.yaml"
     path.write_text("asr:\n  runs: {a: {lr: 1}}\nspeech:\n  max_cer: 0.1\n  max_cer: 0.2\nasr: {}\n")
     with pytest.raises(SystemExit) as caught:
-        lanes.validate_config({}, SCHEMAS, files=[path])
+        workflow_config.validate_config({}, SCHEMAS, files=[path])
     text = str(caught.value.code)
     assert f"speech.max_cer: stands twice in {path}, lines 4 and 5" in text
     assert f"asr: stands twice in {path}, lines 1 and 6" in text
     # What is not YAML at all is Snakemake's to refuse.
     path.write_text("a: [\n")
     for known in (path, tmp_path / "none.yaml", ROOT / "config.yaml"):
-        assert lanes.validate_config({}, SCHEMAS, files=[known])["lanes"] == list(lanes.LANES)
+        assert workflow_config.validate_config({}, SCHEMAS, files=[known])["lanes"] == list(
+            workflow_config.LANES
+        )
 
 
 def test_all_problems_are_told_at_once_one_a_line():

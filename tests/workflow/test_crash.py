@@ -29,9 +29,15 @@ def finals(workflow: Workflow) -> dict[str, str]:
 
 def finished(workflow: Workflow) -> dict[str, tuple[str, int]]:
     """The tars that are whole and known to be: their sidecar, written last, is there."""
-    sidecars = {path.rsplit("/", 1)[1] for path in workflow.files("results/speech/shards/**/.*.index.parquet")}
+    sidecars = {
+        path.rsplit("/", 1)[1] for path in workflow.files("results/speech/shards/**/.*.index.parquet")
+    }
     tars = workflow.files("results/speech/shards/**/*.tar")
-    return {path: state for path, state in tars.items() if f".{path.rsplit('/', 1)[1][:-4]}.index.parquet" in sidecars}
+    return {
+        path: state
+        for path, state in tars.items()
+        if f".{path.rsplit('/', 1)[1][:-4]}.index.parquet" in sidecars
+    }
 
 
 @pytest.fixture(scope="module")

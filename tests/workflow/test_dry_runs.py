@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import corpora
-from tests.workflow.workflow import ROOT
-from tests.workflow.workflow import Job
-from tests.workflow.workflow import Workflow
+from tests.workflow.workflow import ROOT, Job, Workflow
 
 PROFILES = sorted(path.parent for path in (ROOT / "profiles").glob("*/config.yaml"))
 # Six partitions: train, validation and test of two countries.
@@ -30,7 +28,11 @@ SPEECH = MANIFESTS | SHARDS | {"speech_report_corpus": 1}
 ASR_DATA = SHARDS | {"asr_build_bucket_manifests": 1}
 # check, bench_1, ideal, baseline and profile.
 ASR_THROUGHPUT = ASR_DATA | {"asr_train_model": 5, "asr_report_throughput": 1}
-ASR_CALIBRATE = ASR_DATA | {"asr_calibrate_bucket_bs": 7, "asr_merge_calibration": 1, "asr_verify_calibration": 1}
+ASR_CALIBRATE = ASR_DATA | {
+    "asr_calibrate_bucket_bs": 7,
+    "asr_merge_calibration": 1,
+    "asr_verify_calibration": 1,
+}
 EVERYTHING = SPEECH | ASR_DATA
 EXPECTED = {
     "all": EVERYTHING,
@@ -72,7 +74,14 @@ def test_the_default_target_is_everything(fresh: Workflow):
 
 def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Job]):
     assert all(job.reason for job in dry_run)
-    assert {job.wildcards.partition("=")[0] for job in dry_run} <= {"partition", "country", "tars", "bucket", "run", ""}
+    assert {job.wildcards.partition("=")[0] for job in dry_run} <= {
+        "partition",
+        "country",
+        "tars",
+        "bucket",
+        "run",
+        "",
+    }
 
 
 def test_dry_runs_leave_nothing_but_partitions(fresh: Workflow, dry_run: list[Job]):
@@ -120,7 +129,9 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
 def test_a_damaged_assignment_file_stops_in_one_line_and_is_kept(tmp_path: Path):
     corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
     (tmp_path / "a.jsonl").write_text('{"item": "malta/rec_0000", "gro')
-    done = Workflow(tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}).call("--dry-run")
+    done = Workflow(tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}).call(
+        "--dry-run"
+    )
     assert done.returncode != 0
     (line,) = said(done)
     assert "a.jsonl, line 1" in line and "version control" in line
@@ -158,18 +169,29 @@ def test_our_code_loads_nothing_heavy_for_a_dry_run(fresh: Workflow):
     assert done.returncode == 0
     loaded = set(re.findall(r"^import time:.*\| +([\w.]+)$", done.stderr, re.M))
     assert "millrace.common.workflow.lanes" in loaded and "millrace.speech.sources" in loaded
-    assert not loaded & {"torch", "av", "soundfile", "soxr", "matplotlib", "jiwer", "h5py", "pydub", "datasets"}
-    # Snakemake may load pandas; none of what we import does (tests/workflow/test_layout.py has the other half).
+    assert not loaded & {
+        "torch",
+        "av",
+        "soundfile",
+        "soxr",
+        "matplotlib",
+        "jiwer",
+        "h5py",
+        "pydub",
+        "datasets",
+    }
+    # Snakemake may load pandas; none of what we import does (tests/workflow/test_layout.py has the other
+    # half).
     assert not {name for name in loaded if name.startswith("millrace.speech.")} - {
         "millrace.speech.corpus.alignment",
-        "millrace.speech.corpus.country",
         "millrace.speech.inputs",
+        "millrace.speech",
+        "millrace.speech.corpus",
         "millrace.speech.corpus.country",
         "millrace.speech.corpus.media",
         "millrace.speech.corpus.splits",
         "millrace.speech.names",
         "millrace.speech.sources",
-        "millrace.speech.corpus.splits",
         "millrace.speech.corpus.twins",
     }
 
@@ -185,7 +207,11 @@ def test_spawned_jobs_do_not_sync(fresh: Workflow, dry_run: list[Job]):
         "print(house.sources('speech', sync=fail, load=lambda: 'loaded', remedy=''))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=fresh.folder, env=fresh.environment(), capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=fresh.folder,
+        env=fresh.environment(),
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.strip() == "loaded", done.stderr
     assert (partitions.stat().st_mtime_ns, os.listdir(partitions.parent)) == before

@@ -1,4 +1,5 @@
-"""What `make run` promises: real speech in, shards, buckets and a trained model out, and then nothing is pending."""
+"""What `make run` promises: real speech in, shards, buckets and a trained model out, and then nothing is
+pending."""
 
 from __future__ import annotations
 
@@ -9,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.workflow.workflow import ROOT
-from tests.workflow.workflow import Workflow
+from tests.workflow.workflow import ROOT, Workflow
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +43,9 @@ def test_speech_in_five_languages_is_in_shards_and_buckets(ran: Workflow):
 
 
 def test_no_recording_is_in_two_splits(ran: Workflow):
-    index = pq.read_table(ran.folder / "results/speech/index.parquet", columns=["country", "video_id", "split"])
+    index = pq.read_table(
+        ran.folder / "results/speech/index.parquet", columns=["country", "video_id", "split"]
+    )
     split_of: dict[tuple, set] = {}
     for row in index.to_pylist():
         split_of.setdefault((row["country"], row["video_id"]), set()).add(row["split"])
@@ -66,7 +68,18 @@ def test_the_report_opens_in_a_browser(ran: Workflow):
         "results/speech/report/summary.html": "segments found",
         "results/asr/report/throughput.html": "Training throughput",
     }.items():
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
-        command = ["chromium", *options, f"--user-data-dir={ran.folder}/chromium", f"file://{ran.folder}/{page}"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--dump-dom",
+        ]
+        command = [
+            "chromium",
+            *options,
+            f"--user-data-dir={ran.folder}/chromium",
+            f"file://{ran.folder}/{page}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180)
         assert words in done.stdout, (page, done.stderr[-2000:])

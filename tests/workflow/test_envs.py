@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from millrace.common.workflow.config import LANES
 
-from millrace.common.workflow.lanes import LANES
 from tests.workflow.workflow import ROOT
 
 # conda-forge's name, where it differs.
@@ -90,14 +90,18 @@ def third_party(path: Path, seen: set[Path]) -> set[str]:
         return set()
     seen.add(path)
     needed: set[str] = set()
-    names = re.findall(r"^\s*(?:import|from) ([A-Za-z_0-9.]+)(?: import \(?([^\n]*))?", path.read_text(), re.M)
+    names = re.findall(
+        r"^\s*(?:import|from) ([A-Za-z_0-9.]+)(?: import \(?([^\n]*))?", path.read_text(), re.M
+    )
     for module, members in names:
         if module.split(".")[0] == "scripts":
             for name in [module, *(f"{module}.{member.strip()}" for member in members.split(","))]:
                 if (file := ROOT / f"{name.replace('.', '/')}.py").is_file():
                     needed |= third_party(file, seen)
         elif module.split(".")[0] not in sys.stdlib_module_names:
-            brought_by = {normal(package) for package in PACKAGES.get(module.split(".")[0], [module.split(".")[0]])}
+            brought_by = {
+                normal(package) for package in PACKAGES.get(module.split(".")[0], [module.split(".")[0]])
+            }
             needed |= brought_by & set(RUNTIME) or brought_by
     return needed
 
@@ -113,5 +117,5 @@ def test_every_environment_holds_what_its_steps_import(jobs):
     for name, rule in jobs.items():
         lane, _, step = name.partition("_")
         there, _ = dependencies(ROOT / "rules" / rule["conda"])
-        missing = third_party(ROOT / f"scripts/{lane}/{step}.py", set()) - set(there) - PEERS
+        missing = third_party(ROOT / f"scripts/millrace/{lane}/{step}.py", set()) - set(there) - PEERS
         assert not missing, f"{name} needs {missing}, which {rule['conda']} does not hold"

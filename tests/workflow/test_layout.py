@@ -9,12 +9,24 @@ import sys
 from pathlib import Path
 
 import pytest
+from millrace.common.workflow.config import LANES
 
-from millrace.common.workflow.lanes import LANES
 from tests.workflow.workflow import ROOT
 
 VERBS = (
-    *("fetch", "generate", "build", "create", "verify", "check", "calibrate", "merge", "train", "report", "upload"),
+    *(
+        "fetch",
+        "generate",
+        "build",
+        "create",
+        "verify",
+        "check",
+        "calibrate",
+        "merge",
+        "train",
+        "report",
+        "upload",
+    ),
     "benchmark",
 )
 MODULES = sorted(path for path in (ROOT / "scripts").glob("*/*.py") if path.name != "__init__.py")
@@ -50,10 +62,15 @@ def code_lines(path: Path) -> int:
     source = path.read_text()
     skipped: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+            and ast.get_docstring(node) is not None
+        ):
             skipped.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     lines = enumerate(source.splitlines(), 1)
-    return sum(1 for number, line in lines if line.strip() and line.strip()[0] != "#" and number not in skipped)
+    return sum(
+        1 for number, line in lines if line.strip() and line.strip()[0] != "#" and number not in skipped
+    )
 
 
 def imported_names(path: Path) -> set[str]:
@@ -77,7 +94,7 @@ def test_every_lane_has_rules_schema_package_and_targets(rules):
     assert files == {"common", *LANES}
     for lane in LANES:
         assert (ROOT / f"rules/schemas/{lane}.schema.yaml").is_file()
-        assert (ROOT / f"scripts/{lane}/__init__.py").is_file()
+        assert (ROOT / f"scripts/millrace/{lane}/__init__.py").is_file()
         assert (ROOT / f"tests/{lane}/__init__.py").is_file()
         assert lane in rules, f"no target rule `{lane}`"
     assert "all" in rules
@@ -112,16 +129,23 @@ def test_every_job_rule_is_named_like_its_step_log_benchmark_and_environment(job
     for name, rule in jobs.items():
         lane, _, step = name.partition("_")
         assert step.split("_")[0] in VERBS, f"{name}: {step.split('_')[0]} is none of the verbs"
-        assert (ROOT / f"scripts/{lane}/{step}.py").is_file(), f"{name}: no scripts/{lane}/{step}.py"
+        assert (ROOT / f"scripts/millrace/{lane}/{step}.py").is_file(), f"{name}: no scripts/{lane}/{step}.py"
         # Training sets an environment, and may be started by torchrun.
         start = r"(\{params\.environment\} )?python (-m|\{params\.launcher\})"
         assert re.match(rf"{start} scripts\.{lane}\.{step} ", rule["shell"]), name
-        assert len(rule["log"]) == 1 and rule["log"][0].startswith(f"logs/{lane}/{step}/"), (name, rule["log"])
+        assert len(rule["log"]) == 1 and rule["log"][0].startswith(f"logs/{lane}/{step}/"), (
+            name,
+            rule["log"],
+        )
         assert rule["log"][0].endswith(".log")
         assert rule["benchmark"], f"{name}: no benchmark"
-        assert rule["benchmark"] == rule["log"][0].replace("logs/", "benchmarks/", 1).replace(".log", ".tsv"), name
+        assert rule["benchmark"] == rule["log"][0].replace("logs/", "benchmarks/", 1).replace(
+            ".log", ".tsv"
+        ), name
         assert rule["conda"] and (ROOT / "rules" / rule["conda"]).is_file(), f"{name}: no environment"
-        assert re.search(r" 2> \{log(:q)?\}$", rule["shell"]), f"{name}: standard error does not go to the log"
+        assert re.search(r" 2> \{log(:q)?\}$", rule["shell"]), (
+            f"{name}: standard error does not go to the log"
+        )
 
 
 def test_job_rules_name_their_files_and_write_below_results_or_resources(jobs):
@@ -202,10 +226,12 @@ def test_every_module_says_what_it_is_for(path):
 
 
 def test_what_a_parse_of_the_workflow_imports_is_light():
-    modules = ["millrace.common.workflow.lanes", *(f"scripts.{lane}.inputs" for lane in LANES)]
+    modules = ["millrace.common.workflow.lanes", *(f"millrace.{lane}.inputs" for lane in LANES)]
     program = (
         f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -34,9 +34,19 @@ def test_help_is_the_default_and_lists_every_target(folder: Path):
 
 
 def test_clean_removes_what_can_be_built_and_nothing_precious(folder: Path):
-    kept = ["resources/speech/assignment.jsonl", "resources/speech/countries/a/x.wav", ".venv/bin/python", "my.txt"]
+    kept = [
+        "resources/speech/assignment.jsonl",
+        "resources/speech/countries/a/x.wav",
+        ".venv/bin/python",
+        "my.txt",
+    ]
     kept += [".venv/lib/__pycache__/x.pyc", "config.yaml", "profiles/default/config.yaml"]
-    gone = ["results/speech/index.parquet", "logs/speech/x.log", "benchmarks/speech/x.tsv", "scripts/__pycache__/x.pyc"]
+    gone = [
+        "results/speech/index.parquet",
+        "logs/speech/x.log",
+        "benchmarks/speech/x.tsv",
+        "scripts/__pycache__/x.pyc",
+    ]
     gone += [".snakemake/metadata/x", ".pytest_cache/x", ".ruff_cache/x", ".hypothesis/x", "report.html"]
     for name in kept + gone:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -65,12 +75,16 @@ def test_what_is_installed_is_not_installed_again(folder: Path):
     (folder / ".venv").mkdir()
     for stamp in (".python", ".runtime", ".test"):
         (folder / ".venv" / stamp).touch()
-    for target, expected in (("run", ["speech_fetch_corpus", "--cores all$"]), ("test", ["--lint", "pytest"])):
+    for target, expected in (
+        ("run", ["speech_fetch_corpus", "--cores all$"]),
+        ("test", ["--lint", "pytest"]),
+    ):
         done = make(folder, "--dry-run", target)
         assert done.returncode == 0, done.stderr
         assert "-m pip" not in done.stdout and "venv .venv" not in done.stdout
         assert all(re.search(text, done.stdout, re.M) for text in expected)
-        # A script in .venv/bin holds the path it was installed at: with it, a folder that was moved is broken.
+        # A script in .venv/bin holds the path it was installed at: with it, a folder that was moved is
+        # broken.
         assert not re.search(r"\.venv/bin/(?!python )", done.stdout)
     # New requirements are.
     newer = (folder / ".venv/.test").stat().st_mtime + 10

@@ -49,9 +49,13 @@ def check(workflow: Workflow, expected: set[str]) -> None:
     for job in parts:
         if job.rule == "speech_generate_manifest":
             name = job.wildcards.removeprefix("partition=")
-            assert f"results/speech/partitions/{name}.json" in job.reason or "Missing output" in job.reason, job
+            assert f"results/speech/partitions/{name}.json" in job.reason or "Missing output" in job.reason, (
+                job
+            )
     countries = {name.split("-")[0] for name in expected}
-    assert {job.wildcards for job in jobs if job.rule == "speech_merge_shards"} == {f"country={c}" for c in countries}
+    assert {job.wildcards for job in jobs if job.rule == "speech_merge_shards"} == {
+        f"country={c}" for c in countries
+    }
     before = workflow.files("results/speech/shards/**/*.tar")
     workflow.run("speech_shards")
     after = workflow.files("results/speech/shards/**/*.tar")

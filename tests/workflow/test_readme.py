@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from tests import corpora
-from tests.workflow.workflow import ROOT
-from tests.workflow.workflow import Workflow
+from tests.workflow.workflow import ROOT, Workflow
 
 README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.S)
@@ -50,11 +49,17 @@ def test_snippets_read_every_segment(built: Workflow, number: int, split: str, t
 def test_the_snippet_of_the_asr_lane_reads_the_training_rows(built: Workflow):
     built.run("asr_data")
     done = subprocess.run(
-        [sys.executable, "-c", SNIPPETS[3]], cwd=built.folder, env=built.environment(), capture_output=True, text=True
+        [sys.executable, "-c", SNIPPETS[3]],
+        cwd=built.folder,
+        env=built.environment(),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     index = pq.read_table(built.folder / "results/speech/index.parquet", filters=[("split", "=", "train")])
-    seen = [int(size) for line in done.stdout.splitlines() for size in re.findall(r"torch.Size\(\[(\d+),", line)]
+    seen = [
+        int(size) for line in done.stdout.splitlines() for size in re.findall(r"torch.Size\(\[(\d+),", line)
+    ]
     assert sum(seen) == index.num_rows > 0
 
 
@@ -63,7 +68,10 @@ def test_touched_audio_is_pending_and_can_be_accepted(built: Workflow):
     audio = next(built.folder.glob("resources/speech/countries/malta/downloaded_audio/*/*.wav"))
     assert built.dry("speech_shards") == []
     audio.touch()
-    assert {job.rule for job in built.dry("speech_shards")} >= {"speech_generate_manifest", "speech_create_shards"}
+    assert {job.rule for job in built.dry("speech_shards")} >= {
+        "speech_generate_manifest",
+        "speech_create_shards",
+    }
     built.run("--touch", "speech_shards")
     assert built.dry("speech_shards") == []
 
@@ -73,7 +81,9 @@ def test_keys_that_change_places_make_their_steps_pending_and_are_named(built: W
     # 1 and 0.3 before, 0.3 and 1 now: as a set, which is how Snakemake compares params, they are the same.
     jobs = built.dry("speech_shards", "--config", "speech={max_shard_size_gb: 0.3, max_cer: 1}")
     reasons = [job.reason for job in jobs if job.rule == "speech_create_shards"]
-    assert reasons and all("--max-cer 1" in reason and "--max-shard-size-gb 0.3" in reason for reason in reasons)
+    assert reasons and all(
+        "--max-cer 1" in reason and "--max-shard-size-gb 0.3" in reason for reason in reasons
+    )
 
 
 @pytest.mark.e2e
@@ -88,17 +98,26 @@ def test_the_files_and_columns_of_the_table_are_those_that_are_there(built: Work
     built.run("speech_manifest")
     assert (folder / "manifest/malta_manifest.csv").read_text().splitlines()[0] == manifest.replace(", ", ",")
     assert (folder / "manifest/malta_splits.csv").read_text().splitlines()[0] == splits.replace(", ", ",")
-    for name in ("malta_ledger.json", *(f"malta_{split}_nemo.jsonl" for split in ("train", "validation", "test"))):
+    for name in (
+        "malta_ledger.json",
+        *(f"malta_{split}_nemo.jsonl" for split in ("train", "validation", "test")),
+    ):
         assert (folder / "shards" / name).stat().st_size
 
 
 def test_every_target_for_people_is_in_the_table(rules):
     listed = set(re.findall(r"^\| `([a-z_]+)`", README, re.M))
-    assert {name for name, rule in rules.items() if not rule["shell"]} <= listed <= set(rules) | {"speech_fetch_corpus"}
+    assert (
+        {name for name, rule in rules.items() if not rule["shell"]}
+        <= listed
+        <= set(rules) | {"speech_fetch_corpus"}
+    )
 
 
 def test_the_keys_it_explains_are_in_the_schema():
-    schemas = [yaml.safe_load(path.read_text())["properties"] for path in (ROOT / "rules/schemas").glob("*.yaml")]
+    schemas = [
+        yaml.safe_load(path.read_text())["properties"] for path in (ROOT / "rules/schemas").glob("*.yaml")
+    ]
     keys = {key for schema in schemas for key in schema}
     explained = set(re.findall(r"^- `([a-z_]+)`:", README, re.M))
     assert explained and explained <= keys
@@ -126,5 +145,7 @@ def test_the_assignment_file_gets_into_version_control_with_the_command_it_gives
     (tmp_path / command[-1]).touch()
     for step in (["git", "init", "--quiet"], command):
         subprocess.run(step, cwd=tmp_path, check=True)
-    listed = subprocess.run(["git", "ls-files"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
     assert listed.split() == [command[-1]]

@@ -76,7 +76,10 @@ class Workflow:
     def files(self, pattern: str = "results/speech/**/*") -> dict[str, tuple[str, int]]:
         """SHA-256 and mtime of files, by path."""
         return {
-            str(path.relative_to(self.folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+            str(path.relative_to(self.folder)): (
+                hashlib.sha256(path.read_bytes()).hexdigest(),
+                path.stat().st_mtime_ns,
+            )
             for path in sorted(self.folder.glob(pattern))
             if path.is_file()
         }

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from millrace.asr.calibration import known_devices
 from millrace.asr import sources
+from millrace.asr.calibration import known_devices
 from millrace.common import jsonl
-from millrace.common.training import ranks
 from millrace.common.errors import MillraceError
+from millrace.common.training import ranks
 
 PARTITIONS = "results/asr/partitions"
 BUCKETS = "results/asr/buckets/bucket_config.json"
@@ -40,7 +40,11 @@ class AsrInputs:
 
     def indices(self, wildcards: Any = None) -> list[str]:
         """The tar index of every partition; none where the speech lane has written offsets already."""
-        return [] if self.from_speech else [f"results/asr/tar_index/{name}.parquet" for name in self.found.partitions]
+        return (
+            []
+            if self.from_speech
+            else [f"results/asr/tar_index/{name}.parquet" for name in self.found.partitions]
+        )
 
     def manifests(self, wildcards: Any = None) -> list[str]:
         """Where the samples come from."""
@@ -49,7 +53,8 @@ class AsrInputs:
         return [path for paths in self.found.manifests.values() for path in paths]
 
     def manifest_place(self, wildcards: Any = None) -> str:
-        """The folder with the manifests, for commands: a command cannot name thousands; or the speech lane's index."""
+        """The folder with the manifests, for commands: a command cannot name thousands; or the speech lane's
+        index."""
         return next(iter(self.speech_shards()), "") if self.from_speech else self.section["manifest_dir"]
 
     def sweep(self, wildcards: Any = None) -> str:
@@ -76,7 +81,8 @@ class AsrInputs:
         return [BUCKETS] if self.manifests() else []
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
-        """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not fit."""
+        """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not
+        fit."""
         edges = self.section["edges"]
         if edges == "auto":
             from millrace.asr.buckets.config import BucketConfig
@@ -99,10 +105,12 @@ class AsrInputs:
             return True
         return found != {name: self.section[name] for name in ("num_buckets", "last_edge")}
 
-    def later(self) -> str:
+    def pending_note(self) -> str:
         """What of the promises can't be shown yet, and how to get there."""
         waits = self._waits and self.train()
-        return "with edges: auto the buckets come first; run again to calibrate them and train" if waits else ""
+        return (
+            "with edges: auto the buckets come first; run again to calibrate them and train" if waits else ""
+        )
 
     @property
     def _waits(self) -> bool:
@@ -113,7 +121,8 @@ class AsrInputs:
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
-        """The merged calibration, whether runs use it or not; verified where it was measured and not estimated."""
+        """The merged calibration, whether runs use it or not; verified where it was measured and not
+        estimated."""
         if self._nameless:
             return self.data()
         chosen = self.section["calibration"]
@@ -140,10 +149,19 @@ class AsrInputs:
         runs = {**self._measured_runs(), **self.section["runs"]}
         name = wildcards.run.rpartition("_")[0] if wildcards.run.startswith("bench_") else wildcards.run
         if name not in runs:
-            raise MillraceError(f"there is no run {wildcards.run!r}", remedy=f"asr.runs has {', '.join(runs)}")
-        chosen = {**self._model(), "seed": self.section["seed"], **self.section["training"], **(runs[name] or {})}
+            raise MillraceError(
+                f"there is no run {wildcards.run!r}", remedy=f"asr.runs has {', '.join(runs)}"
+            )
+        chosen = {
+            **self._model(),
+            "seed": self.section["seed"],
+            **self.section["training"],
+            **(runs[name] or {}),
+        }
         # Repeats of the benchmark differ in what they draw, or they would measure one draw many times.
-        chosen["seed"] += int(wildcards.run.rpartition("_")[2]) - 1 if wildcards.run.startswith("bench_") else 0
+        chosen["seed"] += (
+            int(wildcards.run.rpartition("_")[2]) - 1 if wildcards.run.startswith("bench_") else 0
+        )
         return flags(chosen)
 
     def _model(self) -> dict[str, Any]:
@@ -156,11 +174,19 @@ class AsrInputs:
         bench = {"max_steps": steps["bench_steps"], "log_steps": max(1, steps["bench_steps"] // 10)}
         bench |= {"save_steps": 0, "tensorboard": 0, "eval_at_start": 0, "eval_steps": 0, "eval_samples": 64}
         return {
-            "check": {**bench, "max_steps": steps["check_steps"], "log_steps": max(1, steps["check_steps"] // 10)},
+            "check": {
+                **bench,
+                "max_steps": steps["check_steps"],
+                "log_steps": max(1, steps["check_steps"] // 10),
+            },
             "bench": bench,
             "ideal": {**bench, "loader": "ideal"},
             "baseline": {**bench, "loader": "baseline"},
-            "profile": {**bench, "max_steps": steps["profile_steps"] + 4, "profile_steps": steps["profile_steps"]},
+            "profile": {
+                **bench,
+                "max_steps": steps["profile_steps"] + 4,
+                "profile_steps": steps["profile_steps"],
+            },
         }
 
     def environment(self, wildcards: Any = None) -> str:
@@ -170,7 +196,11 @@ class AsrInputs:
     def launcher(self, wildcards: Any = None) -> str:
         """What starts the ranks of a run on one machine."""
         count = self.section["ranks"]
-        return "-m" if count == 1 else f"-m millrace.common.training.launch --standalone --nproc-per-node {count} -m"
+        return (
+            "-m"
+            if count == 1
+            else f"-m millrace.common.training.launch --standalone --nproc-per-node {count} -m"
+        )
 
     def gpus(self, wildcards: Any = None) -> int:
         """GPUs of a run: one a rank, unless it is to train on the CPU."""
@@ -209,5 +239,7 @@ class AsrInputs:
 
 def flags(chosen: Mapping[str, Any]) -> str:
     """Command-line flags; values are quoted for the shell, objects written as JSON."""
-    texts = {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in chosen.items()}
+    texts = {
+        name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in chosen.items()
+    }
     return " ".join(f"--{name} {shlex.quote(text)}" for name, text in sorted(texts.items()))

@@ -1,4 +1,5 @@
-"""Merge the calibrations of all buckets into calibrated_bs.json, with a memory model fitted to all their trials."""
+"""Merge the calibrations of all buckets into calibrated_bs.json, with a memory model fitted to all their
+trials."""
 
 from __future__ import annotations
 
@@ -6,14 +7,17 @@ import argparse
 from pathlib import Path
 
 from millrace.asr.calibration import merge as calibrated
-from millrace.common import atomic
-from millrace.common import cli
+from millrace.common import atomic, cli
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--bucket-config", "--bucket_config", type=Path, required=True, help="bucket_config.json")
-    parser.add_argument("--calibrations", type=Path, nargs="+", required=True, help="<bucket>.json, of every bucket")
+    parser.add_argument(
+        "--bucket-config", "--bucket_config", type=Path, required=True, help="bucket_config.json"
+    )
+    parser.add_argument(
+        "--calibrations", type=Path, nargs="+", required=True, help="<bucket>.json, of every bucket"
+    )
     parser.add_argument("--output", type=Path, required=True, help="output: calibrated_bs.json")
     return parser
 

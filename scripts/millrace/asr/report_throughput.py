@@ -1,15 +1,14 @@
-"""Show what training throughput is: naive pipeline against ours, phases, buckets and success criteria, as a page."""
+"""Show what training throughput is: naive pipeline against ours, phases, buckets and success criteria, as a
+page."""
 
 from __future__ import annotations
 
 import argparse
 
-from millrace.asr.throughput import comparison
-from millrace.asr.throughput import criteria
+from millrace.asr.throughput import comparison, criteria
 from millrace.asr.throughput import figures as throughput_figures
 from millrace.asr.throughput import page as throughput_page
-from millrace.common import atomic
-from millrace.common import cli
+from millrace.common import atomic, cli
 from millrace.common.report import figures
 
 ROLES = {
@@ -31,7 +30,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
     parser.add_argument("--comparison", required=True, help="output: old against new (SVG)")
     parser.add_argument("--phases", required=True, help="output: time by phase (SVG)")
-    parser.add_argument("--buckets-figure", required=True, help="output: step time, batch and memory by bucket (SVG)")
+    parser.add_argument(
+        "--buckets-figure", required=True, help="output: step time, batch and memory by bucket (SVG)"
+    )
     parser.add_argument("--result", required=True, help="output: all figures (JSON)")
     return parser
 
@@ -46,7 +47,11 @@ def main(argv: list[str] | None = None) -> None:
         "phases": throughput_figures.phases(found),
         "buckets": throughput_figures.buckets(found),
     }
-    for name, path in (("comparison", args.comparison), ("phases", args.phases), ("buckets", args.buckets_figure)):
+    for name, path in (
+        ("comparison", args.comparison),
+        ("phases", args.phases),
+        ("buckets", args.buckets_figure),
+    ):
         figures.save_svg(path, svgs[name])
     atomic.write_json(args.result, criteria.result(found, judged))
     atomic.write_text(args.summary, throughput_page.render(found, judged, svgs))

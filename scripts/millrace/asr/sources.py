@@ -1,18 +1,18 @@
-"""The tars that manifests name, grouped into partitions; run while the workflow is parsed, so nothing heavy."""
+"""The tars that manifests name, grouped into partitions; run while the workflow is parsed, so nothing
+heavy."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace.asr.manifests import files as manifest_files
-from millrace.common import atomic
-from millrace.common import jsonl
-from millrace.common.workflow import partitions
+from millrace.asr.tars.paths import one_spelling
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import partitions
 
 
 @dataclass
@@ -28,7 +28,8 @@ class Settings:
 
 @dataclass
 class Sources:
-    """What the rules need: files of manifests by split, partition ids. `message`: one line for the user, or empty."""
+    """What the rules need: files of manifests by split, partition ids. `message`: one line for the user, or
+    empty."""
 
     manifests: dict[str, list[str]] = field(default_factory=dict)
     partitions: list[str] = field(default_factory=list)
@@ -47,10 +48,12 @@ def load(folder: str | os.PathLike) -> Sources:
 
 
 def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
-    """Bring `folder`/<partition>.json in step with the tars that the manifests name, and return the partitions.
+    """Bring `folder`/<partition>.json in step with the tars that the manifests name, and return the
+    partitions.
 
-    A partition holds path, size and mtime of tars of some `partition_gb` together; a tar never changes partition. A
-    tar that is not there has no size: it is listed by the index with the reason, and looked for again at every parse.
+    A partition holds path, size and mtime of tars of some `partition_gb` together; a tar never changes
+    partition. A tar that is not there has no size: it is listed by the index with the reason, and looked for
+    again at every parse.
     """
     folder = Path(folder)
     if settings.source != "manifests":
@@ -58,7 +61,9 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     manifests = manifest_files.find(settings.manifest_dir)
     if "train" not in manifests:
         known = load(folder)
-        known.message = f"neither train.parquet nor train.jsonl in {settings.manifest_dir or 'asr.manifest_dir'}"
+        known.message = (
+            f"neither train.parquet nor train.jsonl in {settings.manifest_dir or 'asr.manifest_dir'}"
+        )
         known.message += _near_misses(settings.manifest_dir)
         return known
     # Which tars a manifest names depends on these as well: with others the cache counts for nothing.
@@ -70,7 +75,9 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
         for path in paths:
             if "{" in path or "}" in path:
                 raise MillraceError(
-                    "Snakemake takes braces in a file's name for wildcards", where=path, remedy="Rename file or folder"
+                    "Snakemake takes braces in a file's name for wildcards",
+                    where=path,
+                    remedy="Rename file or folder",
                 )
             named.update(dict.fromkeys(cache.get(partitions.Stat.of(path), reader)))
     # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
@@ -93,38 +100,12 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     return found
 
 
-def one_spelling(tars: Collection[str]) -> dict[str, str]:
-    """What every tar path is called: paths that lead to one file, such as x.tar, /here/x.tar and links, get one name.
-
-    That is the file's own path where it occurs, else an absolute one, so that nobody's paths change without need.
-    """
-    places = real_paths(tars)
-    names: dict[str, str] = {}
-    for tar in sorted(tars, key=lambda tar: (tar != places[tar], not os.path.isabs(tar), tar)):
-        names.setdefault(places[tar], tar)
-    return {tar: names[places[tar]] for tar in tars}
-
-
-def real_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Every path's absolute one without links, as os.path.realpath gives it, but with one look at each folder."""
-    known = {"/": "/", "//": "/"}
-
-    def real(path: str) -> str:
-        if path.count("/") > 255:  # deeper than any folder of tars
-            return path
-        if path not in known:
-            folder, name = os.path.split(path)
-            here = os.path.join(real(folder), name)
-            known[path] = os.path.realpath(here) if os.path.islink(here) else here
-        return known[path]
-
-    return {path: path if "://" in path else real(os.path.abspath(path)) for path in paths}
-
-
 def _near_misses(folder: str) -> str:
     """Names in the folder that look like a train manifest, for the message that there is none."""
     try:
-        names = sorted(name for name in os.listdir(folder) if name.lower().startswith("train")) if folder else []
+        names = (
+            sorted(name for name in os.listdir(folder) if name.lower().startswith("train")) if folder else []
+        )
     except OSError:
         return ""
     return f" (nor pieces of it; {', '.join(names[:3])} is not read)" if names else ""
@@ -140,7 +121,9 @@ class _TarLister:
         from millrace.asr.manifests.manifest import manifests_of
 
         roots = (self.settings.tar_root, self.settings.tar_template)
-        return sorted({tar for found in manifests_of(self.split, [Path(path)], *roots) for tar in found.scan().tars})
+        return sorted(
+            {tar for found in manifests_of(self.split, [Path(path)], *roots) for tar in found.scan().tars}
+        )
 
 
 def _stat(path: str) -> dict:

@@ -31,7 +31,8 @@ def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
 
 
 def step(main: Callable[..., None]) -> Callable[..., int]:
-    """Wrap a step's `main(argv=None)`: log to stderr, one clear line and exit code 1 for what the user can mend."""
+    """Wrap a step's `main(argv=None)`: log to stderr, one clear line and exit code 1 for what the user can
+    mend."""
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
@@ -59,7 +60,8 @@ def step(main: Callable[..., None]) -> Callable[..., int]:
                 return 1
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 log.error(
-                    "%s: the disk is full. Free space and run the same command again; whole files are kept", where
+                    "%s: the disk is full. Free space and run the same command again; whole files are kept",
+                    where,
                 )
                 return 1
             if error.errno in (errno.ENOENT, errno.EIO) and error.filename:
@@ -140,7 +142,13 @@ class Progress:
         elapsed = max(time.monotonic() - self.started, 1e-9)
         rate = self.done / elapsed
         eta = (self.total - self.done) / rate if rate else float("inf")
-        ahead = time.strftime("%H:%M:%S", time.gmtime(eta)) if eta < 86400 else "more than a day" if rate else "unknown"
+        ahead = (
+            time.strftime("%H:%M:%S", time.gmtime(eta))
+            if eta < 86400
+            else "more than a day"
+            if rate
+            else "unknown"
+        )
         share = 100 * self.done / self.total if self.total else 100.0
         return (
             f"{self.label}: {self.done:.2f}/{self.total:.2f} {self.unit} ({share:.0f} %), "

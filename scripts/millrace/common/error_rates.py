@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-
-
 import re
-from collections.abc import Sequence
-
-
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,9 +10,9 @@ from dataclasses import dataclass
 def error_rates(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[list[float], list[float]]:
     """CER and WER of each pair, as jiwer counts them with its default transforms.
 
-    Source: (substitutions + deletions + insertions) / length of the reference, over characters or words. A reference
-    that jiwer finds empty counts 0 when the hypothesis is empty too, else 1. jiwer's own engine is asked, for the
-    number of edits only: to list them, as jiwer does, takes minutes for a text of a megabyte.
+    Source: (substitutions + deletions + insertions) / length of the reference, over characters or words. A
+    reference that jiwer finds empty counts 0 when the hypothesis is empty too, else 1. jiwer's own engine is
+    asked, for the number of edits only: to list them, as jiwer does, takes minutes for a text of a megabyte.
     """
     from rapidfuzz.distance import Levenshtein
 
@@ -41,10 +35,10 @@ def _words(text: str) -> list[str]:
     return [word for word in re.sub(r"\s\s+", " ", text).split(" ") if word]
 
 
-
 @dataclass(frozen=True)
 class ErrorCounts:
-    """Edits (substitutions + deletions + insertions) and what they are a share of; add those of several ranks."""
+    """Edits (substitutions + deletions + insertions) and what they are a share of; add those of several
+    ranks."""
 
     character_edits: int = 0
     characters: int = 0

@@ -41,7 +41,8 @@ def remade(path: str) -> str:
 
 @contextlib.contextmanager
 def own_file(path: str | os.PathLike) -> Iterator[None]:
-    """Reading a file that Millrace made: what a flipped byte or a cut raises becomes Damaged, with the file's name.
+    """Reading a file that Millrace made: what a flipped byte or a cut raises becomes Damaged, with the file's
+    name.
 
     Errors of the operating system stay what they are.
     """

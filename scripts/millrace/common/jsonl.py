@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -11,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from millrace.common import atomic
+from millrace.common import atomic, jsonl
 from millrace.common.errors import Damaged
 
 
@@ -33,7 +34,9 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
     if raw[:3] == b"\xef\xbb\xbf":
         raw, repairs = raw[3:], ["json_bom"]
     if not raw.strip(b" \t\r\n\0"):
-        raise BadJson("json_empty", "the file is empty" if not raw else "nothing but blanks or zero bytes in the file")
+        raise BadJson(
+            "json_empty", "the file is empty" if not raw else "nothing but blanks or zero bytes in the file"
+        )
     try:
         return orjson.loads(raw), repairs
     except orjson.JSONDecodeError as strict:
@@ -57,7 +60,9 @@ def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tupl
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:
         if raw.lstrip()[:1] in (b"{", b"[") and error.reason != "unexpected end of data":
-            raise BadJson("json_encoding", f"not in UTF-8 (byte {error.start}); convert the file to UTF-8") from None
+            raise BadJson(
+                "json_encoding", f"not in UTF-8 (byte {error.start}); convert the file to UTF-8"
+            ) from None
         raise BadJson("json_damaged", f"not valid JSON ({strict})") from None
     text = text.lstrip("\ufeff")
     options = {"parse_constant": constant, "parse_float": real, "parse_int": _integer}
@@ -99,7 +104,8 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read(path: str | os.PathLike) -> Any:
-    """Read a JSON file that Millrace wrote itself; raises Damaged, which is a ValueError, where it is none any more."""
+    """Read a JSON file that Millrace wrote itself; raises Damaged, which is a ValueError, where it is none
+    any more."""
     try:
         return orjson.loads(Path(path).read_bytes())
     except orjson.JSONDecodeError as error:
@@ -132,3 +138,18 @@ def write_lines(path: str | os.PathLike, rows: Iterable[Any]) -> None:
 def canonical(value: Any) -> bytes:
     """Compact JSON with sorted keys: equal for values that differ only in key order or white space."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+
+
+def digest(value: Any) -> str:
+    """A short digest of a JSON value, the same whatever its key order."""
+    return hashlib.sha256(jsonl.canonical(value)).hexdigest()[:32]
+
+
+def head_tail_digest(path: str, block: int = 65536) -> str:
+    """Digest of a file's first and last `block` bytes: enough to tell files of equal size apart cheaply."""
+    with open(path, "rb") as handle:
+        seen = hashlib.sha256(handle.read(block))
+        size = os.fstat(handle.fileno()).st_size
+        handle.seek(max(size - block, min(block, size)))
+        seen.update(handle.read(block))
+    return seen.hexdigest()[:32]

@@ -13,8 +13,8 @@ from millrace.common.errors import MillraceError
 class Ledger:
     """Counts of one stage, for one scope (a country, a bucket, a partition).
 
-    `rejected` counts what left, by reason; `repaired` and `warnings` count what was kept all the same, and take no
-    part in the balance. `unit` says what one row is (segment, file, member).
+    `rejected` counts what left, by reason; `repaired` and `warnings` count what was kept all the same, and
+    take no part in the balance. `unit` says what one row is (segment, file, member).
     """
 
     stage: str
@@ -40,15 +40,20 @@ class Ledger:
         text = f"{self.scope}: {self.rows_in} {self.unit}s in, {self.rows_out} out, {self.rows_rejected} rejected"
         for name in ("rejected", "repaired", "warnings"):
             if counts := getattr(self, name):
-                text += f"; {name}: " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+                text += f"; {name}: " + ", ".join(
+                    f"{count} {reason}" for reason, count in sorted(counts.items())
+                )
         return text
 
     def too_many_errors(self, choices: Collection[str], max_error_fraction: float) -> str:
-        """A sentence where a larger share than allowed was rejected for other reasons than `choices`, else empty."""
+        """A sentence where a larger share than allowed was rejected for other reasons than `choices`, else
+        empty."""
         errors = self.errors(choices)
         if sum(errors.values()) <= max_error_fraction * self.rows_in:
             return ""
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda row: -row[1]))
+        reasons = ", ".join(
+            f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda row: -row[1])
+        )
         return (
             f"{sum(errors.values())} of {self.rows_in} {self.unit}s are in error ({reasons}), more than "
             f"max_error_fraction {max_error_fraction:g} allows"
@@ -59,7 +64,8 @@ class Ledger:
         return {reason: count for reason, count in self.rejected.items() if reason not in choices and count}
 
     def check(self) -> None:
-        """Raise where rows in differ from rows out plus rejects: something disappeared, or was counted twice."""
+        """Raise where rows in differ from rows out plus rejects: something disappeared, or was counted
+        twice."""
         if self.rows_in != self.rows_out + self.rows_rejected:
             raise MillraceError(
                 f"the ledger does not add up: {self.rows_in} {self.unit}s in, {self.rows_out} out, "
@@ -77,7 +83,10 @@ class Ledger:
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "rows_rejected": self.rows_rejected,
-            **{name: dict(sorted(getattr(self, name).items())) for name in ("rejected", "repaired", "warnings")},
+            **{
+                name: dict(sorted(getattr(self, name).items()))
+                for name in ("rejected", "repaired", "warnings")
+            },
         }
 
     @classmethod

@@ -1,4 +1,5 @@
-"""The columns and status words of a manifest, apart from how it is made: merging tables needs no audio library."""
+"""The columns and status words of a manifest, apart from how it is made: merging tables needs no audio
+library."""
 
 from __future__ import annotations
 
@@ -36,3 +37,36 @@ SCHEMA = pa.schema(
         ("subset_id", pa.int64()),
     ]
 )
+
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("country", pa.string()),
+        ("language", pa.string()),
+        ("video_id", pa.string()),
+        ("transcript_id", pa.string()),
+        ("split", pa.string()),
+        ("subset_id", pa.int64()),
+        ("shard", pa.string()),
+        ("member", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("samples", pa.int64()),
+        ("sample_rate", pa.int32()),
+        ("duration_seconds", pa.float64()),
+        ("start_seconds", pa.float64()),
+        ("end_seconds", pa.float64()),
+        ("asr_transcript", pa.string()),
+        ("human_transcript", pa.string()),
+        ("cer", pa.float64()),
+        ("wer", pa.float64()),
+        ("sha256", pa.string()),
+    ]
+)
+
+
+STATUS_SCHEMA = pa.schema([("key", pa.string()), ("status", pa.string()), ("error_message", pa.string())])
+
+
+SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, STATUS_SCHEMA])

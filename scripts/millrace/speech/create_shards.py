@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 
 from millrace.common import cli
-from millrace.speech.country import country_shards
-from millrace.speech.shards import index as shard_index
-from millrace.speech.country import shard_inputs
-from millrace.speech.shards import build as shards
 from millrace.speech.audio.cut import AUDIO_FORMATS
+from millrace.speech.country import country_shards, shard_inputs
+from millrace.speech.shards import build as shards
+from millrace.speech.shards import index as shard_index
 from millrace.speech.shards.plan import ShardOptions, plan_partition
 
 
@@ -28,11 +27,19 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--country", help="country to work on by hand")
     parser.add_argument("--manifest-dir", help="folder that holds <country>_manifest.csv")
     parser.add_argument("--max-videos", type=cli.positive_int, help="with --country: first N recordings only")
-    parser.add_argument("--max-shard-size-gb", type=cli.positive_float, default=1.0, help="10^9 bytes (default 1)")
-    parser.add_argument("--max-cer", type=_cer, default=0.3, help="(default 0.3); from 1 on, unknown ones pass")
-    parser.add_argument("--audio-format", choices=sorted(AUDIO_FORMATS), default="flac", help="(default flac)")
+    parser.add_argument(
+        "--max-shard-size-gb", type=cli.positive_float, default=1.0, help="10^9 bytes (default 1)"
+    )
+    parser.add_argument(
+        "--max-cer", type=_cer, default=0.3, help="(default 0.3); from 1 on, unknown ones pass"
+    )
+    parser.add_argument(
+        "--audio-format", choices=sorted(AUDIO_FORMATS), default="flac", help="(default flac)"
+    )
     parser.add_argument("--sampling-rate", type=cli.positive_int, default=16000, help="Hz (default 16000)")
-    parser.add_argument("--retry-errors", action="store_true", help="build shards again that hold segments in error")
+    parser.add_argument(
+        "--retry-errors", action="store_true", help="build shards again that hold segments in error"
+    )
     return parser
 
 

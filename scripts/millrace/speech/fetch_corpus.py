@@ -1,7 +1,7 @@
 """Fetch a demo corpus: recordings of five languages, with their alignments.
 
-Prompts recorded by people come from Debian packages (no root, the machine's apt state stays as it is). Where there is
-no apt or no network, sentences are synthesised instead, and the index says so.
+Prompts recorded by people come from Debian packages (no root, the machine's apt state stays as it is). Where
+there is no apt or no network, sentences are synthesised instead, and the index says so.
 """
 
 from __future__ import annotations
@@ -16,11 +16,21 @@ from millrace.speech.demo.prompts import LANGUAGES
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--countries-root", type=Path, required=True, help="folder that gets one folder a country")
-    parser.add_argument("--index", type=Path, required=True, help="JSON file that describes the corpus; written last")
-    parser.add_argument("--seed", type=int, default=42, help="of texts, order, lengths and ASR errors (%(default)s)")
     parser.add_argument(
-        "--languages", nargs="+", choices=sorted(LANGUAGES), default=sorted(LANGUAGES), help="default: all five"
+        "--countries-root", type=Path, required=True, help="folder that gets one folder a country"
+    )
+    parser.add_argument(
+        "--index", type=Path, required=True, help="JSON file that describes the corpus; written last"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=42, help="of texts, order, lengths and ASR errors (%(default)s)"
+    )
+    parser.add_argument(
+        "--languages",
+        nargs="+",
+        choices=sorted(LANGUAGES),
+        default=sorted(LANGUAGES),
+        help="default: all five",
     )
     parser.add_argument(
         "--source",
@@ -28,14 +38,18 @@ def make_parser() -> argparse.ArgumentParser:
         default="auto",
         help="recorded speech from Debian packages, synthesised speech, or what works (%(default)s)",
     )
-    parser.add_argument("--threads", type=cli.positive_int, default=2, help="countries at a time (%(default)s)")
+    parser.add_argument(
+        "--threads", type=cli.positive_int, default=2, help="countries at a time (%(default)s)"
+    )
     return parser
 
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    corpus = demo_corpus.fetch(args.countries_root, args.index, args.seed, args.languages, args.source, args.threads)
+    corpus = demo_corpus.fetch(
+        args.countries_root, args.index, args.seed, args.languages, args.source, args.threads
+    )
     cli.log.info("%s", demo_corpus.total(corpus, args.countries_root))
 
 

@@ -1,4 +1,5 @@
-"""Make the manifest of one partition: its segments, checked, with error rates and the split, and what was rejected.
+"""Make the manifest of one partition: its segments, checked, with error rates and the split, and what was
+rejected.
 
 Input is a partition file as the workflow keeps it in step with the corpus (results/speech/partitions/).
 """
@@ -9,9 +10,7 @@ import argparse
 
 import pyarrow.parquet as pq
 
-from millrace.common import atomic
-from millrace.common import cli
-from millrace.common import jsonl
+from millrace.common import atomic, cli, jsonl
 from millrace.speech.manifest import build as manifest
 from millrace.speech.manifest.segments import Limits
 
@@ -22,7 +21,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--min-duration", type=cli.positive_float, default=3.0, help="seconds (default 3)")
     parser.add_argument("--max-duration", type=cli.positive_float, default=20.0, help="seconds (default 20)")
     parser.add_argument("--manifest", required=True, help="output: segments (parquet)")
-    parser.add_argument("--recordings", required=True, help="output: recordings with their split and hours (JSON)")
+    parser.add_argument(
+        "--recordings", required=True, help="output: recordings with their split and hours (JSON)"
+    )
     parser.add_argument("--rejects", required=True, help="output: what was rejected, and why (JSONL)")
     parser.add_argument("--ledger", required=True, help="output: counts (JSON)")
     return parser

@@ -6,12 +6,10 @@ import argparse
 
 import pyarrow.parquet as pq
 
-from millrace.common import atomic
-from millrace.common import cli
-from millrace.common import jsonl
+from millrace.common import atomic, cli, jsonl
 from millrace.common.errors import own_file
 from millrace.common.ledger import Ledger
-from millrace.speech.shards.index import INDEX_SCHEMA
+from millrace.speech.columns import INDEX_SCHEMA
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -19,7 +17,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--indices", required=True, nargs="+", help="index of each country (parquet)")
     parser.add_argument("--ledgers", required=True, nargs="+", help="ledger of each country (JSON)")
     parser.add_argument("--index", required=True, help="output: index of all segments (parquet)")
-    parser.add_argument("--ledger", required=True, help="output: ledgers of all countries and their total (JSON)")
+    parser.add_argument(
+        "--ledger", required=True, help="output: ledgers of all countries and their total (JSON)"
+    )
     return parser
 
 
@@ -32,7 +32,10 @@ def main(argv: list[str] | None = None) -> None:
             ledgers.append(Ledger.from_dict(country["segments"]))
     total = Ledger.total("speech_merge_index", "all", ledgers)
     rows = 0
-    with atomic.replacing(args.index) as partial, pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as out:
+    with (
+        atomic.replacing(args.index) as partial,
+        pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as out,
+    ):
         for path in args.indices:
             with own_file(path), pq.ParquetFile(path) as source:
                 for group in range(source.num_row_groups):

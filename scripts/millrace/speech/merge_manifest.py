@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 
-from millrace.common import cli
-from millrace.common import jsonl
+from millrace.common import cli, jsonl
 from millrace.speech.country import tables as country_tables
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--country", required=True, help="country file of the partitions (JSON)")
-    parser.add_argument("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")
-    parser.add_argument("--manifest", required=True, help="output: <country>_manifest.csv, every row still pending")
+    parser.add_argument(
+        "--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet"
+    )
+    parser.add_argument(
+        "--manifest", required=True, help="output: <country>_manifest.csv, every row still pending"
+    )
     parser.add_argument("--splits", required=True, help="output: <country>_splits.csv")
     return parser
 
@@ -32,7 +35,9 @@ def main(argv: list[str] | None = None) -> None:
         for recording in jsonl.read(part.recordings):
             hours[recording["split"]] += recording["duration_hours"] or 0.0
     total = sum(hours.values()) or 1.0
-    shares = ", ".join(f"{split} {hours[split]:.2f} h ({100 * hours[split] / total:.1f} %)" for split in sorted(hours))
+    shares = ", ".join(
+        f"{split} {hours[split]:.2f} h ({100 * hours[split] / total:.1f} %)" for split in sorted(hours)
+    )
     cli.log.info("%s: %d segments; %s", country["country"], segments, shares or "no recordings")
 
 

@@ -1,4 +1,5 @@
-"""Gather a country's shards: final manifest CSV, index, rejects, ledger and NeMo manifests; sweep what is stale.
+"""Gather a country's shards: final manifest CSV, index, rejects, ledger and NeMo manifests; sweep what is
+stale.
 
 Fails when segments are missing from the balance, or when more are in error than allowed.
 """
@@ -11,30 +12,36 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.common import atomic
-from millrace.common import cli
-from millrace.common import jsonl
+from millrace.common import atomic, cli, jsonl
+from millrace.speech.columns import INDEX_SCHEMA
+from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country import ledger as country_ledger
 from millrace.speech.country import tables as country_tables
-from millrace.speech.shards import sweep
-from millrace.speech.shards.index import INDEX_SCHEMA
 from millrace.speech.names import safe_name
-from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.shards import sweep
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--country", required=True, help="country file of the partitions (JSON)")
-    parser.add_argument("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")
+    parser.add_argument(
+        "--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet"
+    )
     parser.add_argument(
         "--shards-dir", required=True, help="folder that holds the tars and partitions/<id>/index.parquet"
     )
-    parser.add_argument("--max-error-fraction", type=float, default=0.1, help="share of errors allowed (default 0.1)")
-    parser.add_argument("--manifest", required=True, help="output: <country>_manifest.csv with final statuses")
+    parser.add_argument(
+        "--max-error-fraction", type=float, default=0.1, help="share of errors allowed (default 0.1)"
+    )
+    parser.add_argument(
+        "--manifest", required=True, help="output: <country>_manifest.csv with final statuses"
+    )
     parser.add_argument("--index", required=True, help="output: index of the country's segments (parquet)")
     parser.add_argument("--rejects", required=True, help="output: what was rejected, and why (CSV)")
     parser.add_argument("--ledger", required=True, help="output: counts (JSON)")
-    parser.add_argument("--nemo", required=True, nargs=3, metavar="JSONL", help=f"outputs: NeMo manifests of {SPLITS}")
+    parser.add_argument(
+        "--nemo", required=True, nargs=3, metavar="JSONL", help=f"outputs: NeMo manifests of {SPLITS}"
+    )
     parser.add_argument("--error-list", required=True, help="where the rejects go when there are too many")
     return parser
 
@@ -43,7 +50,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
-    parts = [country_tables.PartitionFiles(p, args.manifest_dir, args.shards_dir) for p in country["partitions"]]
+    parts = [
+        country_tables.PartitionFiles(p, args.manifest_dir, args.shards_dir) for p in country["partitions"]
+    ]
     index = pa.concat_tables([INDEX_SCHEMA.empty_table(), *(part.shard_rows() for part in parts)])
     found = country_ledger.balance(country, parts, index.num_rows)
     country_tables.write_rejects_csv(args.error_list, found.rejects)
@@ -52,7 +61,9 @@ def main(argv: list[str] | None = None) -> None:
     country_tables.write_rejects_csv(args.rejects, found.rejects)
     country_tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), index.to_pylist())
     name = safe_name(country["country"])
-    for path in sweep.sweep_country(Path(args.shards_dir), Path(args.manifest_dir), name, set(country["partitions"])):
+    for path in sweep.sweep_country(
+        Path(args.shards_dir), Path(args.manifest_dir), name, set(country["partitions"])
+    ):
         cli.log.info("removed %s: its recordings are gone", path)
     atomic.write_json(args.ledger, found.as_dict(country))
     with atomic.replacing(args.index) as partial:

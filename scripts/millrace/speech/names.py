@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from millrace.common.workflow import partitions
+from millrace.common import jsonl
 
 # A partition owns this many shard numbers, so that numbers are stable whatever its neighbours grow to.
 SHARD_NUMBERS = 100
@@ -24,7 +24,7 @@ def safe_name(name: str) -> str:
     """
     if len(safe := _quoted(name)) <= _LONGEST_NAME:
         return safe
-    end, head = f"~{partitions.digest(name)[:16]}", name
+    end, head = f"~{jsonl.digest(name)[:16]}", name
     while len(_quoted(head)) > _LONGEST_NAME - len(end):
         head = head[:-1]
     return _quoted(head) + end
@@ -36,7 +36,8 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Partition:
-    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, with 100 numbers of its own."""
+    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, with 100 numbers of its
+    own."""
 
     country: str
     folder: str
@@ -65,7 +66,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """What a file's name says: its partition, its shard (the tar's name without suffix), the ending of a temporary."""
+    """What a file's name says: its partition, its shard (the tar's name without suffix), the ending of a
+    temporary."""
 
     partition: Partition
     shard: str

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from millrace.common import atomic
-from millrace.common import cli
+from millrace.common import atomic, cli
 from millrace.common.report import figures
+from millrace.speech.report import corpus as corpus_report
 from millrace.speech.report import figures as corpus_figures
 from millrace.speech.report import page as corpus_page
-from millrace.speech.report import corpus as corpus_report
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--index", required=True, help="index of all segments in shards (parquet)")
     parser.add_argument("--ledger", required=True, help="ledgers of all countries (JSON)")
-    parser.add_argument("--manifest-dir", required=True, help="folder of <country>_manifest.csv and _splits.csv")
+    parser.add_argument(
+        "--manifest-dir", required=True, help="folder of <country>_manifest.csv and _splits.csv"
+    )
     parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
     parser.add_argument("--hours", required=True, help="output: hours per country and split (SVG)")
     parser.add_argument("--distributions", required=True, help="output: duration, CER and WER (SVG)")

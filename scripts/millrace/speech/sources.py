@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.workflow import partitions
 from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus import splits as placements
@@ -51,8 +50,9 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     """Bring the partition files under `folder` in step with the corpus, and return the partitions.
 
     `folder`/<partition>.json hold the recordings of one partition, `folder`/countries/<country>.json what no
-    partition holds: unusable files and notes. Files whose content is the same are not written. Raises MillraceError for
-    a country that is not there and a damaged assignment file, OSError for what may not be read or written.
+    partition holds: unusable files and notes. Files whose content is the same are not written. Raises
+    MillraceError for a country that is not there and a damaged assignment file, OSError for what may not be
+    read or written.
     """
     folder = Path(folder)
     root = Path(settings.countries_root)
@@ -79,7 +79,9 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
     for name, content in contents.items():
         index[safe_name(content["country"])].append(name)
     partitions.sync_files(folder, contents)
-    partitions.sync_files(folder / "countries", {safe_name(c.name): _country_content(c, index) for c in countries})
+    partitions.sync_files(
+        folder / "countries", {safe_name(c.name): _country_content(c, index) for c in countries}
+    )
     known.save()
     digests.save()
     atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))

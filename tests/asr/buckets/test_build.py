@@ -14,28 +14,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.buckets import build as buckets
-from millrace.asr.manifests.manifest import manifests_of
-from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.edges import SEED_EDGES, bucket_ids, bucket_of
 from millrace.asr.buckets.files import read_durations
-from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.join import TarIndices
-from millrace.asr.planning.planner import plan_epoch
 from millrace.asr.loading.row_table import RowTable
+from millrace.asr.manifests import manifest as asr_manifest
+from millrace.asr.manifests.manifest import manifests_of
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.planning.planner import plan_epoch
 from millrace.asr.tars.index import TarIndex
 from millrace.common.errors import MillraceError
-from tests.asr.bucket_corpus import build_from
-from tests.asr.bucket_corpus import built_corpus
-from tests.asr.bucket_corpus import content
-from tests.asr.bucket_corpus import corpus
-from tests.asr.bucket_corpus import files
-from tests.asr.bucket_corpus import index_of
-from tests.asr.bucket_corpus import rejects
-from tests.asr.bucket_corpus import rows_of
-from tests.asr.bucket_corpus import write_manifest
+
+from tests.asr.bucket_corpus import (
+    build_from,
+    built_corpus,
+    content,
+    corpus,
+    files,
+    index_of,
+    rejects,
+    rows_of,
+    write_manifest,
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +113,10 @@ def test_same_bytes_for_any_order_pieces_threads_and_parts(
     monkeypatch.setattr(asr_manifest, "PIECE", 40)
     for threads, parts in ((1, 1), (2, 8), (2, 32)):
         build_from(
-            tmp_path / "out", index, BucketChoices(threads=threads, parts=parts), train=tmp_path / "train.parquet"
+            tmp_path / "out",
+            index,
+            BucketChoices(threads=threads, parts=parts),
+            train=tmp_path / "train.parquet",
         )
         assert files(tmp_path / "out") == expected
 
@@ -120,7 +125,8 @@ def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path: P
     folder, rows, _ = built
     shutil.copytree(folder, tmp_path / "moved" / "deeper")
     moved = [
-        {**row, "tar_path": row["tar_path"].replace(str(folder), str(tmp_path / "moved" / "deeper"))} for row in rows
+        {**row, "tar_path": row["tar_path"].replace(str(folder), str(tmp_path / "moved" / "deeper"))}
+        for row in rows
     ]
     tars = sorted({Path(row["tar_path"]) for row in moved})
     index = index_of(tars, tmp_path / "index.parquet")
@@ -129,7 +135,10 @@ def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path: P
     build_from(tmp_path / "seeded", index, BucketChoices(seed=43), train=tmp_path / "train.parquet")
     for bucket in ("b_3_5", "b_7_10"):
         names = [
-            [(row["sample_id"], row["tar_member_name"]) for row in rows_of(out / "train" / f"{bucket}.parquet")]
+            [
+                (row["sample_id"], row["tar_member_name"])
+                for row in rows_of(out / "train" / f"{bucket}.parquet")
+            ]
             for out in (folder / "out", tmp_path / "out", tmp_path / "seeded")
         ]
         assert names[0] == names[1]
@@ -172,16 +181,22 @@ def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> No
         manifest.write_text("".join(json.dumps(row) + "\n" for row in bad + good))
     (ledger,) = build_from(tmp_path / "out", index, train=manifest).values()
     listed = {(row["row"] - (kind == "jsonl")): row for row in rejects(tmp_path / "out")}
-    assert {at: row["reason"] for at, row in listed.items()} == {at: reason for at, (_, reason) in enumerate(DEFECTS)}
+    assert {at: row["reason"] for at, row in listed.items()} == {
+        at: reason for at, (_, reason) in enumerate(DEFECTS)
+    }
     assert ledger.rows_in == len(rows) and ledger.rows_out == len(good)
-    assert listed[len(DEFECTS) - 1]["detail"] == "in none of the tar indices" and listed[0]["file"] == str(manifest)
+    assert listed[len(DEFECTS) - 1]["detail"] == "in none of the tar indices" and listed[0]["file"] == str(
+        manifest
+    )
     assert json.loads((tmp_path / "out" / "ledger.json").read_text())[0]["rows_rejected"] == len(DEFECTS)
 
 
 def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=6)
     for row, seconds in zip(
-        sorted(rows, key=lambda row: row["tar_member_name"]), (30.0, 30.001, 61.5, 0.3, 2.9999, 29.999), strict=True
+        sorted(rows, key=lambda row: row["tar_member_name"]),
+        (30.0, 30.001, 61.5, 0.3, 2.9999, 29.999),
+        strict=True,
     ):
         row["duration_s"] = seconds
     manifest = write_manifest(tmp_path / "train.parquet", rows)
@@ -194,7 +209,9 @@ def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
         61.5,
     ]
     assert sorted(r["duration_s"] for r in rows_of(tmp_path / "keep/train/b_0_3.parquet")) == [0.3, 2.9999]
-    (dropped,) = build_from(tmp_path / "drop", index, BucketChoices(keep_over_max=False), train=manifest).values()
+    (dropped,) = build_from(
+        tmp_path / "drop", index, BucketChoices(keep_over_max=False), train=manifest
+    ).values()
     assert dropped.rejected == {"longer_than_last_edge": 2} and dropped.rows_out == 4
     assert sorted(r["duration_s"] for r in rows_of(tmp_path / "drop/train/b_20_30.parquet")) == [29.999, 30.0]
 
@@ -205,10 +222,14 @@ def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
     paths[0].write_bytes(paths[0].read_bytes()[: 4 * 1024 + 530])
     rows[0]["tar_member_name"], rows[0]["tar_path"] = "absent.flac", str(paths[1])
     index = index_of(paths, tmp_path / "cut.parquet")
-    (ledger,) = build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)).values()
+    (ledger,) = build_from(
+        tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)
+    ).values()
     assert ledger.rejected["not_a_file"] == 1 and ledger.rejected["not_in_tar"] >= 5
     for row in rejects(tmp_path / "out"):
-        assert ("truncated: the file ends inside" in row.get("detail", "")) == (row["tar_path"] == str(paths[0]))
+        assert ("truncated: the file ends inside" in row.get("detail", "")) == (
+            row["tar_path"] == str(paths[0])
+        )
 
 
 def test_an_edge_meant_as_infinity_costs_no_memory(tmp_path: Path) -> None:
@@ -237,19 +258,27 @@ def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_pa
         manifest = write_manifest(tmp_path / name / "train.parquet", order)
         (ledger,) = build_from(tmp_path / name / "out", index, train=manifest).values()
         assert ledger.rejected == {"duplicate_row": 13} and ledger.rows_out == len(rows)
-        outputs.append({name: raw for name, raw in files(tmp_path / name / "out").items() if name != "rejects.jsonl"})
+        outputs.append(
+            {name: raw for name, raw in files(tmp_path / name / "out").items() if name != "rejects.jsonl"}
+        )
     assert outputs[0] == outputs[1]
 
 
-def test_a_tar_under_its_full_and_its_short_path_is_one_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tar_under_its_full_and_its_short_path_is_one_tar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows, index = corpus(tmp_path, tars=2, members=30)
     monkeypatch.chdir(tmp_path)
     short = [{**row, "tar_path": "./" + str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows]
     train = write_manifest(tmp_path / "train.parquet", rows[:50] + short[:9])
     dev = write_manifest(tmp_path / "dev.parquet", short[40:])
     ledgers = build_from(tmp_path / "out", index, train=train, dev=dev)
-    assert ledgers["train"].rejected == {"duplicate_row": 9} and ledgers["train"].warnings == {"also_in_dev": 10}
-    assert {row["tar_path"] for row in rows_of(tmp_path / "out/dev.parquet")} <= {row["tar_path"] for row in rows}
+    assert ledgers["train"].rejected == {"duplicate_row": 9} and ledgers["train"].warnings == {
+        "also_in_dev": 10
+    }
+    assert {row["tar_path"] for row in rows_of(tmp_path / "out/dev.parquet")} <= {
+        row["tar_path"] for row in rows
+    }
     # Also where the index was made of both spellings, each in a partition of its own.
     other = index_of(sorted({Path(row["tar_path"]) for row in short}), Path("other.parquet"))
     with TarIndex.open(other) as opened:
@@ -274,8 +303,12 @@ def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
         tar.addfile(info)
     base = {"tar_path": str(path), "transcript": "t", "language": None, "duration_s": 1.0}
     names = ("x.wav", "empty.wav", "folder.wav")
-    manifest = write_manifest(tmp_path / "train.parquet", [{**base, "tar_member_name": name} for name in names])
-    (ledger,) = build_from(tmp_path / "out", index_of([path], tmp_path / "i.parquet"), train=manifest).values()
+    manifest = write_manifest(
+        tmp_path / "train.parquet", [{**base, "tar_member_name": name} for name in names]
+    )
+    (ledger,) = build_from(
+        tmp_path / "out", index_of([path], tmp_path / "i.parquet"), train=manifest
+    ).values()
     assert ledger.rejected == {"empty_member": 1, "not_a_file": 1}
     (row,) = rows_of(tmp_path / "out/train/b_0_3.parquet")
     assert content(row) == b"second" and row["language"] is None
@@ -315,7 +348,9 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
 def test_rows_shared_through_a_link_to_their_tar_are_named(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=3, members=10)
     (tmp_path / "link").symlink_to(tmp_path)
-    dev = [{**row, "tar_path": row["tar_path"].replace(str(tmp_path), f"{tmp_path}/link")} for row in rows[:8]]
+    dev = [
+        {**row, "tar_path": row["tar_path"].replace(str(tmp_path), f"{tmp_path}/link")} for row in rows[:8]
+    ]
     paths = {
         "train": write_manifest(tmp_path / "train.parquet", rows),
         "dev": write_manifest(tmp_path / "dev.parquet", dev),

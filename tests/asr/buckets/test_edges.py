@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from millrace.asr.buckets import edges as be
 from millrace.common.errors import MillraceError
+
 from tests.bench.bench_buckets import seed_durations
 
 
 def padded(counts: list[int], edges: tuple[float, ...]) -> float:
-    """Padded steps when every row is padded to its bucket's upper edge, the last bucket to the longest row."""
+    """Padded steps when every row is padded to its bucket's upper edge, the last bucket to the longest
+    row."""
     longest = max((at + 1 for at, count in enumerate(counts) if count), default=0)
     uppers = [*edges[1:-1], max(longest, 1)]
-    return sum(count * next(upper for upper in uppers if at + 1 <= upper) for at, count in enumerate(counts) if count)
+    return sum(
+        count * next(upper for upper in uppers if at + 1 <= upper) for at, count in enumerate(counts) if count
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -54,10 +57,50 @@ def test_auto_edges_pad_less_than_the_seeds() -> None:
 
 
 def test_every_duration_has_its_bucket() -> None:
-    durations = [0.0001, 0.99, 2.999999, 3.0, 4.999, 5.0, 7.0, 10.0, 15.0, 19.99, 20.0, 29.999, 30.0, 31.0, 1e6]
-    assert be.bucket_of(np.array(durations), be.SEED_EDGES).tolist() == [0, 0, 0, 1, 1, 2, 3, 4, 5, 5, 6, 6, 6, 6, 6]
+    durations = [
+        0.0001,
+        0.99,
+        2.999999,
+        3.0,
+        4.999,
+        5.0,
+        7.0,
+        10.0,
+        15.0,
+        19.99,
+        20.0,
+        29.999,
+        30.0,
+        31.0,
+        1e6,
+    ]
+    assert be.bucket_of(np.array(durations), be.SEED_EDGES).tolist() == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        2,
+        3,
+        4,
+        5,
+        5,
+        6,
+        6,
+        6,
+        6,
+        6,
+    ]
     assert be.bucket_of(np.array([0.2, 1.0, 2.0]), (1.0, 2.0, 3.0)).tolist() == [0, 0, 1]
-    assert be.bucket_ids(be.SEED_EDGES) == ["b_0_3", "b_3_5", "b_5_7", "b_7_10", "b_10_15", "b_15_20", "b_20_30"]
+    assert be.bucket_ids(be.SEED_EDGES) == [
+        "b_0_3",
+        "b_3_5",
+        "b_5_7",
+        "b_7_10",
+        "b_10_15",
+        "b_15_20",
+        "b_20_30",
+    ]
     assert be.bucket_ids((0, 2.35, 30)) == ["b_0_2.35", "b_2.35_30"]
 
 
@@ -68,7 +111,10 @@ def test_histogram_steps_agree_with_auto_edges() -> None:
     histogram.add(values)
     assert histogram.counts[0] == 0 and (histogram.counts[1:] == 1).all()
     edges = be.auto_edges(histogram.counts, 12)
-    expected = [histogram.counts[round(low * 100) : round(high * 100)].sum() for low, high in itertools.pairwise(edges)]
+    expected = [
+        histogram.counts[round(low * 100) : round(high * 100)].sum()
+        for low, high in itertools.pairwise(edges)
+    ]
     assert np.bincount(be.bucket_of(values, edges), minlength=12).tolist() == expected
 
 
@@ -79,7 +125,9 @@ def test_few_different_durations_need_few_buckets() -> None:
     assert be.auto_edges(np.zeros(10, np.int64), 3, step=1.0) == (0.0, 10.0)
 
 
-@pytest.mark.parametrize("edges", [[], [3.0], [0, 3, 3], [5, 3], [-1, 3], [0, float("nan")], [0, float("inf")]])
+@pytest.mark.parametrize(
+    "edges", [[], [3.0], [0, 3, 3], [5, 3], [-1, 3], [0, float("nan")], [0, float("inf")]]
+)
 def test_edges_that_are_none_are_refused(edges: list[float]) -> None:
     with pytest.raises(MillraceError, match="rising"):
         be.checked_edges(edges)

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from millrace.asr.buckets.join import TarIndices, index_files
-from millrace.asr.buckets.join import Addresses
+from millrace.asr.buckets.join import Addresses, TarIndices, index_files
 from millrace.common.errors import MillraceError
-from tests.asr.bucket_corpus import index_of
-from tests.asr.bucket_corpus import write_tar
+
+from tests.asr.bucket_corpus import index_of, write_tar
 
 
 def addresses(*rows: tuple[int, int, int, int]) -> Addresses:
@@ -23,8 +21,11 @@ def addresses(*rows: tuple[int, int, int, int]) -> Addresses:
 
 
 def test_members_are_found_by_key_and_tar() -> None:
-    # Key 7 is in three tars (as after a collision), twice in tar 2: there the last counts, though it lies before.
-    found = addresses((9, 0, 512, 5), (7, 2, 4096, 1), (7, 0, 1024, 2), (7, 2, 2048, 3), (7, 5, 512, 4), (3, 1, -1, 0))
+    # Key 7 is in three tars (as after a collision), twice in tar 2: there the last counts, though it lies
+    # before.
+    found = addresses(
+        (9, 0, 512, 5), (7, 2, 4096, 1), (7, 0, 1024, 2), (7, 2, 2048, 3), (7, 5, 512, 4), (3, 1, -1, 0)
+    )
     keys = np.array([7, 7, 7, 7, 9, 3, 1, 8, 99, 7], np.uint64)
     tars = np.array([0, 2, 5, 4, 0, 1, 0, 0, 0, 9])
     offsets, sizes = found.find(keys, tars)
@@ -36,7 +37,9 @@ def test_members_are_found_by_key_and_tar() -> None:
 
 
 def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tars = [write_tar(tmp_path / f"t{number}.tar", [f"m{number}_{n}" for n in range(5)]) for number in range(4)]
+    tars = [
+        write_tar(tmp_path / f"t{number}.tar", [f"m{number}_{n}" for n in range(5)]) for number in range(4)
+    ]
     (tmp_path / "indices").mkdir()
     index_of(tars[:2], tmp_path / "indices" / "a.parquet")
     index_of([*tars[2:], tmp_path / "gone.tar"], tmp_path / "indices" / "b.parquet")
@@ -45,7 +48,11 @@ def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pyte
     asked = [str(tar) for tar in reversed(tars)]
     pieces = list(indices.members(asked))
     assert [len(piece.tar) for piece in pieces] == [10, 10]
-    found = {(int(tar), name) for piece in pieces for tar, name in zip(piece.tar, piece.names.to_pylist(), strict=True)}
+    found = {
+        (int(tar), name)
+        for piece in pieces
+        for tar, name in zip(piece.tar, piece.names.to_pylist(), strict=True)
+    }
     assert found == {(3 - number, f"m{number}_{n}".encode()) for number in range(4) for n in range(5)}
     assert indices.state(str(tars[0])) == (tars[0].stat().st_size, tars[0].stat().st_mtime_ns)
     assert indices.state(str(tmp_path / "gone.tar")).startswith("missing")

@@ -8,28 +8,31 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from millrace.asr.buckets import samples as identity
 from millrace.asr.buckets.spill import RowSpill, parts_for
+from millrace.common import hashing
 
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(st.one_of(st.text(max_size=40), st.sampled_from(["", "a\0", "a", "é" * 9, "x" * 300])), max_size=30),
+    st.lists(
+        st.one_of(st.text(max_size=40), st.sampled_from(["", "a\0", "a", "é" * 9, "x" * 300])), max_size=30
+    ),
     st.integers(0, 5),
 )
 def test_hashes_of_texts(values: list[str], skip: int) -> None:
     array = pa.array(values, pa.string())
-    hashes = identity.hash_strings(array)
+    hashes = hashing.hash_strings(array)
     assert len(set(hashes.tolist())) == len(set(values))
-    assert np.array_equal(identity.hash_strings(array.slice(skip)), hashes[skip:])
-    assert np.array_equal(identity.hash_strings(pa.chunked_array([array, array])), np.tile(hashes, 2))
-    assert [int(identity.hash_strings(pa.array([value.encode()]))[0]) for value in values] == hashes.tolist()
+    assert np.array_equal(hashing.hash_strings(array.slice(skip)), hashes[skip:])
+    assert np.array_equal(hashing.hash_strings(pa.chunked_array([array, array])), np.tile(hashes, 2))
+    assert [int(hashing.hash_strings(pa.array([value.encode()]))[0]) for value in values] == hashes.tolist()
 
 
 def test_hashes_are_pinned() -> None:
-    """Ids must not change between versions: a trained run's augmentation and the order of buckets rest on them."""
-    assert identity.hash_strings(pa.array(["", "clips/utt_000000001.flac"])).tolist() == [
+    """Ids must not change between versions: a trained run's augmentation and the order of buckets rest on
+    them."""
+    assert hashing.hash_strings(pa.array(["", "clips/utt_000000001.flac"])).tolist() == [
         12035550249420947055,
         6985353777010062712,
     ]

@@ -6,21 +6,28 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.calibration.memory_model import MemoryModel, Point, budget_of, fit, residuals
+from millrace.asr.planning.cut import BatchBudget
 from millrace.common.errors import MillraceError
 
 positive = st.floats(1e-4, 0.1)
 models = st.builds(
-    MemoryModel, st.floats(0.3, 40), positive, st.sampled_from([0.0, 1e-4, 3e-3]), st.sampled_from([0.0, 1e-5, 2e-4])
+    MemoryModel,
+    st.floats(0.3, 40),
+    positive,
+    st.sampled_from([0.0, 1e-4, 3e-3]),
+    st.sampled_from([0.0, 1e-5, 2e-4]),
 )
-SHAPES = [(n, t, c) for t, c in ((2.9, 40), (4.9, 55), (9.8, 160), (14.7, 150), (29.0, 480)) for n in (2, 8, 16, 23)]
+SHAPES = [
+    (n, t, c) for t, c in ((2.9, 40), (4.9, 55), (9.8, 160), (14.7, 150), (29.0, 480)) for n in (2, 8, 16, 23)
+]
 
 
 def points_of(model: MemoryModel, noise: float = 0.0) -> list[Point]:
     rng = np.random.default_rng(5)
-    return [Point("b", n, t, c, model.predict(n, t, c) * (1 + noise * rng.uniform(-1, 1))) for n, t, c in SHAPES]
+    return [
+        Point("b", n, t, c, model.predict(n, t, c) * (1 + noise * rng.uniform(-1, 1))) for n, t, c in SHAPES
+    ]
 
 
 @given(models)
@@ -35,11 +42,17 @@ def test_the_fit_finds_the_formula_that_made_the_peaks(model):
 def test_the_fit_is_the_non_negative_least_squares_solution(model, drop):
     points = points_of(model, noise=0.05)[drop:]
     found = fit(points)
-    values = np.array([found.fixed_gb, found.per_second_gb, found.per_second_squared_gb, found.per_character_gb])
-    columns = np.array([[1, p.rows * p.seconds, p.rows * p.seconds**2, p.rows * p.characters] for p in points])
+    values = np.array(
+        [found.fixed_gb, found.per_second_gb, found.per_second_squared_gb, found.per_character_gb]
+    )
+    columns = np.array(
+        [[1, p.rows * p.seconds, p.rows * p.seconds**2, p.rows * p.characters] for p in points]
+    )
     columns = columns / np.array([p.peak_gb for p in points])[:, None]
     columns /= np.abs(columns).max(axis=0)
-    gradient = columns.T @ (np.array([found.predict(p.rows, p.seconds, p.characters) / p.peak_gb for p in points]) - 1)
+    gradient = columns.T @ (
+        np.array([found.predict(p.rows, p.seconds, p.characters) / p.peak_gb for p in points]) - 1
+    )
     assert (values >= 0).all()
     # Karush-Kuhn-Tucker: no way down along a used column, nor into the positive along an unused one.
     assert np.abs(gradient[values > 0]).max(initial=0) < 1e-6
@@ -65,9 +78,12 @@ def test_no_batch_within_a_budget_is_predicted_above_the_limit(model, shortest, 
     limits = budget_of(model, limit, rows, shortest, longest, characters)
     lengths = np.linspace(shortest, longest, 97)
     most = BatchBudget(**limits).most_rows(lengths)
-    predicted = [model.predict(n, t, characters) for n, t in zip(most.tolist(), lengths.tolist(), strict=True)]
+    predicted = [
+        model.predict(n, t, characters) for n, t in zip(most.tolist(), lengths.tolist(), strict=True)
+    ]
     assert max(predicted) <= limit * 1.001
-    # And nothing is given away: the longest fill their calibrated batch but for the rounding, shorter ones more of it.
+    # And nothing is given away: the longest fill their calibrated batch but for the rounding, shorter ones
+    # more of it.
     assert (most >= most[-1]).all() and most[-1] <= rows
 
 
@@ -79,7 +95,11 @@ def test_shorter_samples_get_larger_batches():
 
 
 def test_a_model_that_says_nothing_leaves_the_calibrated_rows():
-    assert budget_of(MemoryModel(2.0, 0.0, 0.0, 0.0), 10, 24, 3, 5, 10) == {"seconds": None, "cost": None, "rows": 24}
+    assert budget_of(MemoryModel(2.0, 0.0, 0.0, 0.0), 10, 24, 3, 5, 10) == {
+        "seconds": None,
+        "cost": None,
+        "rows": 24,
+    }
     assert budget_of(MemoryModel(9.0, 0.1, 0.0, 0.0), 8, 24, 3, 5, 10)["rows"] == 24
 
 

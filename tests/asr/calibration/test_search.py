@@ -11,24 +11,26 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.asr.calibration import key as calibration_key
+from millrace.asr.calibration import trial, worst_case
 from millrace.asr.calibration import trial as fresh_process
-from millrace.asr.calibration import trial
-from millrace.asr.calibration import worst_case
-from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.calibration.search import Search, backed_off_size, calibrate, largest
-from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
-from millrace.asr.loading.row_table import RowTable
 from millrace.asr.calibration.steps import SoakPlan
+from millrace.asr.loading.row_table import RowTable
+from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.common.errors import MillraceError
+from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
+
 from tests.asr import calibration_corpus as corpus
 
 
 class Device:
-    """A device on which n rows take fixed + each * n ** power GB; above `crash` times the limit it only says so."""
+    """A device on which n rows take fixed + each * n ** power GB; above `crash` times the limit it only says
+    so."""
 
-    def __init__(self, limit: float, fixed: float = 1.0, each: float = 0.1, power: float = 1.0, crash: float = 1.5):
+    def __init__(
+        self, limit: float, fixed: float = 1.0, each: float = 0.1, power: float = 1.0, crash: float = 1.5
+    ):
         self.limit, self.fixed, self.each, self.power, self.crash = limit, fixed, each, power, crash
         self.tried: list[int] = []
 
@@ -91,7 +93,11 @@ def test_a_soak_that_goes_wrong_backs_off_and_says_why():
     assert second == first * 9 // 10
     assert [entry["batch_size"] for entry in found["backed_off"]] == [first, second, third]
     whys = [entry["why"] for entry in found["backed_off"]]
-    assert "out of memory at step 1" in whys[0] and "above the limit of 10.000 GB" in whys[1] and "again" in whys[2]
+    assert (
+        "out of memory at step 1" in whys[0]
+        and "above the limit of 10.000 GB" in whys[1]
+        and "again" in whys[2]
+    )
     assert found["peak_memory_gb"] == 9.9
 
 
@@ -148,7 +154,10 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
         key(device={**DEVICE, "memory_gb": 79.1}),
         key(options={**OPTIONS, "model_options": {"hidden": 65}}),
         key(options=of_folder),
-        *(key(settings={**SETTINGS, name: value}) for name, value in (("precision", "32-true"), ("grad_acc", 2))),
+        *(
+            key(settings={**SETTINGS, name: value})
+            for name, value in (("precision", "32-true"), ("grad_acc", 2))
+        ),
         key(settings={**SETTINGS, "gradient_checkpointing": 0}),
         key(limit=120.0),
         key(world=16),
@@ -166,9 +175,17 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
 
 
 def test_only_what_holds_is_kept(tmp_path):
-    path, of_bucket = tmp_path / "b.json", {"bucket": "b_0_3", "longest_seconds": 2.9, "longest_characters": 40}
+    path, of_bucket = (
+        tmp_path / "b.json",
+        {"bucket": "b_0_3", "longest_seconds": 2.9, "longest_characters": 40},
+    )
     assert calibration_key.kept(path, key(), of_bucket, 100, 4096) is None
-    found = {"key": key(), "bucket_key": of_bucket, "limited_by": "memory", "search": {"rows": 100, "max_bs": 64}}
+    found = {
+        "key": key(),
+        "bucket_key": of_bucket,
+        "limited_by": "memory",
+        "search": {"rows": 100, "max_bs": 64},
+    }
     path.write_text(json.dumps(found))
     assert calibration_key.kept(path, key(), of_bucket, 200, 32) == found, "more rows, none of them longer"
     assert calibration_key.kept(path, key(world=2), of_bucket, 100, 64) is None
@@ -215,7 +232,9 @@ def test_missing_transcripts_have_no_characters(tmp_path):
     assert (case.longest_characters, case.text_rows) == (3, [1, 0, 2])
 
 
-@given(st.integers(1, 400), st.integers(1, 40), st.integers(1, 60), st.sampled_from([1, 2, 3]), st.integers(0, 5))
+@given(
+    st.integers(1, 400), st.integers(1, 40), st.integers(1, 60), st.sampled_from([1, 2, 3]), st.integers(0, 5)
+)
 def test_a_soak_has_its_steps_its_rows_and_the_heaviest_batch(rows, size, steps, world, first):
     durations = np.random.default_rng(rows).uniform(7, 10, rows).astype(np.float32)
     plan = SoakPlan([durations], [BatchBudget(seconds=None, rows=size)], steps, 42, world, first)
@@ -224,7 +243,9 @@ def test_a_soak_has_its_steps_its_rows_and_the_heaviest_batch(rows, size, steps,
     assert all(0 < len(batch) <= size and batch.min() >= 0 and batch.max() < rows for batch in batches)
     weights = [float(batch_cost(len(batch), durations[batch].max())) for batch in batches]
     whole = plan.chosen[0][0]
-    assert max(weights) >= 0.9999 * batch_cost(np.diff(whole.offsets), whole.longest).max() * (not whole.split_batches)
+    assert max(weights) >= 0.9999 * batch_cost(np.diff(whole.offsets), whole.longest).max() * (
+        not whole.split_batches
+    )
     again = SoakPlan([durations], [BatchBudget(seconds=None, rows=size)], steps, 42, world, first)
     assert all((plan.batch(step, 0) == again.batch(step, 0)).all() for step in range(len(plan)))
 
@@ -240,7 +261,10 @@ def test_a_soak_of_all_buckets_visits_all():
     ("error", "expected"),
     [
         (MemoryError(), True),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), True),
         (RuntimeError("CUDA error: out of memory"), True),
         (OSError(12, "Cannot allocate memory"), True),
@@ -260,14 +284,20 @@ def test_torch_says_so_by_its_own_class():
 
 
 def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
-    """Some 10 GB are asked for, and a fraction of that may be had: the process says so and nothing else suffers."""
+    """Some 10 GB are asked for, and a fraction of that may be had: the process says so and nothing else
+    suffers."""
     config = corpus.write(tmp_path, {"b_0_1": (8, 0.9, 1.0)}, broken={7}, more=100)
     request = corpus.request(config, "b_0_1", "worst", 4.0, 3, 2)
     # As one of eight ranks: under DDP, with gradients that wait for a second batch.
-    request |= {"world_size": 8, "settings": {**request["settings"], "grad_acc": 2, "precision": "bf16-mixed"}}
+    request |= {
+        "world_size": 8,
+        "settings": {**request["settings"], "grad_acc": 2, "precision": "bf16-mixed"},
+    }
     small = fresh_process.ask(request)
     assert not small["oom"] and small["steps"] == 2
-    assert small["heaviest"]["characters"] < 30, "CTC has no room for 900 characters in a second: the clip's own text"
+    assert small["heaviest"]["characters"] < 30, (
+        "CTC has no room for 900 characters in a second: the clip's own text"
+    )
     assert small["heaviest"]["rows"] == 3, "a clip that cannot be read is replaced by the longest that can"
     assert small["fixed_gb"] < small["step_peak_gb"] <= small["peak_gb"] < 4
     over = fresh_process.ask(corpus.request(config, "b_0_1", "worst", small["peak_gb"], 4000, 2))
@@ -304,10 +334,20 @@ def test_what_is_no_lack_of_memory_is_an_error(tmp_path):
 
 
 def test_the_environment_of_a_trial_is_that_of_one_process(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "TORCHELASTIC_RUN_ID",
+        "MASTER_PORT",
+    ):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     found = fresh_process.environment()
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(found)
-    assert found["CUDA_VISIBLE_DEVICES"] == "3" and "expandable_segments:True" in found["PYTORCH_CUDA_ALLOC_CONF"]
+    assert (
+        found["CUDA_VISIBLE_DEVICES"] == "3"
+        and "expandable_segments:True" in found["PYTORCH_CUDA_ALLOC_CONF"]
+    )
     assert found["PYTHONPATH"].split(":")[0] == str(Path(fresh_process.ROOT))

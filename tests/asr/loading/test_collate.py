@@ -1,4 +1,5 @@
-"""collate: members become one zero-padded tensor; the bad are left out and told; no slot is used again too early."""
+"""collate: members become one zero-padded tensor; the bad are left out and told; no slot is used again too
+early."""
 
 from __future__ import annotations
 
@@ -8,19 +9,19 @@ import pickle
 import numpy as np
 import pytest
 import torch
-
 from millrace.asr.loading.batch_slots import BatchSlots
 from millrace.asr.loading.collate import collate
 from millrace.asr.loading.decode import decode
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
-from tests.asr.audio_tars import RATE
-from tests.asr.audio_tars import encoded
-from tests.asr.audio_tars import noise
+
+from tests.asr.audio_tars import RATE, encoded, noise
 
 
 def rows_of(raws: list, seconds: float = 1.0) -> list[Row]:
-    return [Row(100 + at, 0, 0, 0, (1 << 63) + at, seconds, f"text {at}", "English") for at in range(len(raws))]
+    return [
+        Row(100 + at, 0, 0, 0, (1 << 63) + at, seconds, f"text {at}", "English") for at in range(len(raws))
+    ]
 
 
 RAWS = [
@@ -64,7 +65,10 @@ def test_bad_members_are_left_out_wherever_they_are():
         raws = [RAWS[at % 6] if kind == "good" else BAD[kind] for at, kind in enumerate(picked)]
         good = [raw for raw, kind in zip(raws, picked, strict=True) if kind == "good"]
         slots = BatchSlots(1, 2, 100_000)
-        for batch in (collate(0, rows_of(raws), raws), collate(0, rows_of(raws), raws, slots=slots, worker=0)):
+        for batch in (
+            collate(0, rows_of(raws), raws),
+            collate(0, rows_of(raws), raws, slots=slots, worker=0),
+        ):
             check(pickle.loads(pickle.dumps(batch)), good)
             assert [sample.reason for sample in batch.bad] == [kind for kind in picked if kind != "good"]
             assert [sample.row for sample in batch.bad] == [

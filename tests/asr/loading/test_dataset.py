@@ -1,4 +1,5 @@
-"""BucketedDataset, BatchLoader: every row once, in step order, for any workers; resume, epochs, bad samples."""
+"""BucketedDataset, BatchLoader: every row once, in step order, for any workers; resume, epochs, bad
+samples."""
 
 from __future__ import annotations
 
@@ -13,15 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 import torch
-
-from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.loading.batch_loader import BatchLoader
 from millrace.asr.loading.dataset import Assignment, BucketedDataset
-from millrace.asr.planning.planner import plan_epoch
 from millrace.asr.loading.row_table import RowTable
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
-from tests.asr.audio_tars import ListedPlan
-from tests.asr.audio_tars import corpus
+
+from tests.asr.audio_tars import ListedPlan, corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -33,20 +33,28 @@ def dataset_of(buckets, steps=None, rank=0, **options) -> BucketedDataset:
 
 
 def as_seen(batches) -> list:
-    """What a run saw, comparable: step, rows, and the audio to the bit. Copied, so that batches are let go."""
-    return [(b.step, b.rows.tolist(), b.audio.numpy().tobytes(), b.lengths.tolist(), b.transcripts) for b in batches]
+    """What a run saw, comparable: step, rows, and the audio to the bit. Copied, so that batches are let
+    go."""
+    return [
+        (b.step, b.rows.tolist(), b.audio.numpy().tobytes(), b.lengths.tolist(), b.transcripts)
+        for b in batches
+    ]
 
 
 def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
     buckets = corpus(tmp_path)
     rows = [
-        row for name in ("b_0_3", "b_3_5") for row in pq.read_table(buckets / "train" / f"{name}.parquet").to_pylist()
+        row
+        for name in ("b_0_3", "b_3_5")
+        for row in pq.read_table(buckets / "train" / f"{name}.parquet").to_pylist()
     ]
     dataset = dataset_of(buckets)
     seen = 0
     for step in range(len(dataset)):
         batch = dataset[step]
-        for number, line, length, text in zip(batch.rows, batch.audio, batch.lengths, batch.transcripts, strict=True):
+        for number, line, length, text in zip(
+            batch.rows, batch.audio, batch.lengths, batch.transcripts, strict=True
+        ):
             with tarfile.open(rows[number]["tar_path"]) as tar:
                 raw = tar.extractfile(rows[number]["tar_member_name"]).read()
             wave = soundfile.read(io.BytesIO(raw), dtype="float32")[0]
@@ -82,7 +90,9 @@ def test_batches_that_are_kept_stay_as_they_were(tmp_path):
     buckets = corpus(tmp_path, members=20)
     steps = [[[at, (at * 7) % 60]] for at in range(60)]
     expected = as_seen(BatchLoader(dataset_of(buckets, steps)))
-    kept = list(BatchLoader(dataset_of(buckets, steps), 2, prefetch_batches=2))  # many more than there are slots
+    kept = list(
+        BatchLoader(dataset_of(buckets, steps), 2, prefetch_batches=2)
+    )  # many more than there are slots
     assert as_seen(kept) == expected
 
 
@@ -161,7 +171,9 @@ def test_too_many_bad_samples_stop_the_run(damaged, workers):
     with pytest.raises(MillraceError) as error:
         seen.extend(batch.step for batch in loader)
     bad = [len(dataset_of(damaged)[step].bad) for step in range(3)]
-    assert seen == [0, 1] and sum(bad[:2]) <= 1 < sum(bad), "one bad sample in 24 rows is allowed, two are not"
+    assert seen == [0, 1] and sum(bad[:2]) <= 1 < sum(bad), (
+        "one bad sample in 24 rows is allowed, two are not"
+    )
     text = str(error.value)
     assert f"{sum(bad)} of 15 samples" in text and "max_bad_fraction 0.05" in text and ".tar" in text
     assert "Traceback" not in text
@@ -198,7 +210,9 @@ class Watched(BucketedDataset):
         worker = psutil.Process()
         # Only this table's: a worker also inherits what other tests have left open in this process.
         folder = os.path.dirname(self.table.tar_state(0).path)
-        tars = sum(os.path.dirname(file.path) == folder for file in worker.open_files() if file.path.endswith(".tar"))
+        tars = sum(
+            os.path.dirname(file.path) == folder for file in worker.open_files() if file.path.endswith(".tar")
+        )
         batch.languages = [(os.getpid(), tars, torch.get_num_threads(), worker.num_fds())] * len(batch)
         return batch
 

@@ -12,11 +12,9 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.asr.loading.decode import DecodeError, decode, decode_channels
-from tests.asr.audio_tars import RATE
-from tests.asr.audio_tars import encoded
-from tests.asr.audio_tars import noise
+
+from tests.asr.audio_tars import RATE, encoded, noise
 
 
 def reference(raw: bytes) -> np.ndarray:
@@ -24,7 +22,12 @@ def reference(raw: bytes) -> np.ndarray:
 
 
 def wav(
-    body: bytes, channels: int = 1, size: int | None = None, riff: int | None = None, extra: bytes = b"", tag: int = 1
+    body: bytes,
+    channels: int = 1,
+    size: int | None = None,
+    riff: int | None = None,
+    extra: bytes = b"",
+    tag: int = 1,
 ) -> bytes:
     form = struct.pack("<HHIIHH", tag, channels, RATE, RATE * 2 * channels, 2 * channels, 16)
     if tag == 0xFFFE:
@@ -79,7 +82,9 @@ def test_flac_is_what_soundfile_gives(subtype, channels):
 def test_other_containers_are_what_soundfile_gives(make, channels):
     raw = make(noise(20_011, 5, channels))
     # mpg123 rounds the last bit by where its buffers lie.
-    assert np.allclose(decode_channels(raw)[0], reference(raw), rtol=0, atol=1.2e-7 if raw[:1] == b"\xff" else 0)
+    assert np.allclose(
+        decode_channels(raw)[0], reference(raw), rtol=0, atol=1.2e-7 if raw[:1] == b"\xff" else 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,14 @@ def test_flac_as_found_in_the_wild():
     unknown = bytearray(raw)  # the total of samples was never written: a pipe
     unknown[21] &= 0xF0
     unknown[22:26] = bytes(4)
-    for variant in (raw + b"\0" * 400, raw + b"trailing junk", tagged, bytes(unknown), bytearray(raw), memoryview(raw)):
+    for variant in (
+        raw + b"\0" * 400,
+        raw + b"trailing junk",
+        tagged,
+        bytes(unknown),
+        bytearray(raw),
+        memoryview(raw),
+    ):
         assert np.array_equal(decode(variant), reference(raw)[:, 0])
     silence = encoded(np.zeros(400_000, np.int16))  # 1,000 samples a byte
     assert np.array_equal(decode(silence), np.zeros(400_000, np.float32))

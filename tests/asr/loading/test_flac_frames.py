@@ -1,4 +1,5 @@
-"""flac_frames: what it decodes is what dr_flac gives, bit by bit, and what it is not sure of is left to dr_flac."""
+"""flac_frames: what it decodes is what dr_flac gives, bit by bit, and what it is not sure of is left to
+dr_flac."""
 
 from __future__ import annotations
 
@@ -17,15 +18,13 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.asr.loading import decode as decode_module
 from millrace.asr.loading import flac_frames
 from millrace.asr.loading.decode import DecodeError, decode, decode_flac_into
 from millrace.asr.loading.flac_frames import decode_frames, stream_info
+
 from tests.asr import flac_streams
-from tests.asr.audio_tars import RATE
-from tests.asr.audio_tars import encoded
-from tests.asr.audio_tars import noise
+from tests.asr.audio_tars import RATE, encoded, noise
 from tests.asr.flac_streams import by_dr_flac
 from tests.workflow.workflow import ROOT
 
@@ -188,14 +187,14 @@ def test_without_numba_dr_flac_decodes():
         "sys.stdout.buffer.write(decode(sys.stdin.buffer.read()).tobytes())"
     )
     raw = encoded(noise(5000, 1))
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, input=raw, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, input=raw, capture_output=True, check=True
+    )
     assert np.array_equal(np.frombuffer(done.stdout, np.float32), decode(raw)) and not done.stderr
 
 
 def test_a_parse_of_the_workflow_does_without_numba():
-    program = (
-        "import sys, millrace.common.workflow.lanes, millrace.asr.inputs, millrace.asr.loading.decode\nassert 'numba' not in sys.modules"
-    )
+    program = "import sys, millrace.common.workflow.lanes, millrace.asr.inputs, millrace.asr.loading.decode\nassert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 

@@ -1,4 +1,5 @@
-"""IndexedTarReader and RowTable: right bytes, few descriptors, told errors, changed tars refused, any start method."""
+"""IndexedTarReader and RowTable: right bytes, few descriptors, told errors, changed tars refused, any start
+method."""
 
 from __future__ import annotations
 
@@ -16,15 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-from millrace.asr.loading import row_table_writer
 from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.loading import row_table_writer
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
 from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
-from tests.asr.audio_tars import corpus
-from tests.asr.audio_tars import write_buckets
-from tests.asr.audio_tars import write_tar
+
+from tests.asr.audio_tars import corpus, write_buckets, write_tar
 
 
 @pytest.fixture
@@ -163,10 +162,17 @@ def test_a_tar_that_has_changed_is_refused(tars, change):
         os.utime(path, ns=(1, state.st_mtime_ns + 1))
     else:
         os.rename(requests[1][0] if requests[1][0] != path else requests[2][0], path)
-    for use in (lambda reader: reader.read(*requests[0]), lambda reader: list(reader.read_many(requests[:1]))):
+    for use in (
+        lambda reader: reader.read(*requests[0]),
+        lambda reader: list(reader.read_many(requests[:1])),
+    ):
         with pytest.raises(MillraceError) as error:
             use(IndexedTarReader(tars=known))
-        assert path in str(error.value) and "changed" in str(error.value) and "snakemake asr_data" in str(error.value)
+        assert (
+            path in str(error.value)
+            and "changed" in str(error.value)
+            and "snakemake asr_data" in str(error.value)
+        )
     assert open_tars() == 0
     at_epoch = {path: TarState(path, None, 0)}  # an old tar's time, and not one that was not recorded
     with pytest.raises(MillraceError, match="changed"):
@@ -204,7 +210,9 @@ def test_rows_are_those_of_the_parquets(tmp_path):
     buckets = corpus(tmp_path)
     table = RowTable.open(buckets, tmp_path / "cache")
     rows = [
-        row for name in ("b_0_3", "b_3_5") for row in pq.read_table(buckets / "train" / f"{name}.parquet").to_pylist()
+        row
+        for name in ("b_0_3", "b_3_5")
+        for row in pq.read_table(buckets / "train" / f"{name}.parquet").to_pylist()
     ]
     assert len(table) == len(rows) == 24
     order = np.random.default_rng(0).permutation(len(rows))
@@ -246,7 +254,9 @@ def test_the_table_follows_the_buckets(tmp_path):
 def test_ranks_that_open_at_once_share_one_table(tmp_path, monkeypatch):
     buckets, written = corpus(tmp_path), []
     original = row_table_writer.write
-    monkeypatch.setattr("millrace.asr.loading.row_table.write", lambda *args: (written.append(1), original(*args)))
+    monkeypatch.setattr(
+        "millrace.asr.loading.row_table.write", lambda *args: (written.append(1), original(*args))
+    )
     with ThreadPoolExecutor(4) as pool:
         tables = list(pool.map(lambda _: RowTable.open(buckets), range(8)))
     assert len(written) == 1 and len({table.path for table in tables}) == 1

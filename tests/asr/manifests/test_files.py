@@ -7,12 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-
 from millrace.asr import build_bucket_manifests
 from millrace.asr.manifests import files as manifest_files
 from millrace.common.errors import MillraceError
-from tests.asr.bucket_corpus import corpus
-from tests.asr.bucket_corpus import write_manifest
+
+from tests.asr.bucket_corpus import corpus, write_manifest
 
 HUB = [f"train-{number:05d}-of-00003.parquet" for number in range(3)]
 
@@ -107,7 +106,10 @@ def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(
         arguments += ["--output", tmp_path / folder / "out/bucket_config.json"]
         assert build_bucket_manifests.main([str(argument) for argument in arguments]) == 0
     whole, cut = (
-        {path.relative_to(tmp_path / folder): path.read_bytes() for path in tmp_path.glob(f"{folder}/out/**/*.parquet")}
+        {
+            path.relative_to(tmp_path / folder): path.read_bytes()
+            for path in tmp_path.glob(f"{folder}/out/**/*.parquet")
+        }
         for folder in ("whole", "cut")
     )
     assert whole == cut and len(whole) > 3

@@ -11,24 +11,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from millrace.asr.buckets import build as buckets
-from millrace.asr.manifests.manifest import manifests_of, speech_manifests
-from millrace.asr.buckets.edges import SEED_EDGES, bucket_ids
 from millrace.asr.buckets.build import BucketChoices
+from millrace.asr.buckets.edges import SEED_EDGES, bucket_ids
 from millrace.asr.buckets.join import TarIndices
+from millrace.asr.manifests.manifest import manifests_of, speech_manifests
 from millrace.common.errors import MillraceError
-from tests.asr.bucket_corpus import build_from
-from tests.asr.bucket_corpus import built_corpus
-from tests.asr.bucket_corpus import content
-from tests.asr.bucket_corpus import corpus
-from tests.asr.bucket_corpus import files
-from tests.asr.bucket_corpus import index_of
-from tests.asr.bucket_corpus import rejects
-from tests.asr.bucket_corpus import rows_of
-from tests.asr.bucket_corpus import speech_index
-from tests.asr.bucket_corpus import write_manifest
-from tests.asr.bucket_corpus import write_tar
+
+from tests.asr.bucket_corpus import (
+    build_from,
+    built_corpus,
+    content,
+    corpus,
+    files,
+    index_of,
+    rejects,
+    rows_of,
+    speech_index,
+    write_manifest,
+    write_tar,
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,9 @@ COLUMN_TYPES = {
         4, "duration_s", pa.array([decimal.Decimal(str(v)) for v in t["duration_s"].to_pylist()])
     ),
     "text": lambda t: t.set_column(4, "duration_s", pa.array([str(v) for v in t["duration_s"].to_pylist()])),
-    "int": lambda t: t.set_column(4, "duration_s", pa.array([math.ceil(v) for v in t["duration_s"].to_pylist()])),
+    "int": lambda t: t.set_column(
+        4, "duration_s", pa.array([math.ceil(v) for v in t["duration_s"].to_pylist()])
+    ),
     "duration": lambda t: t.set_column(
         4, "duration_s", pa.array([int(v * 1000) for v in t["duration_s"].to_pylist()], pa.duration("ms"))
     ),
@@ -84,7 +88,9 @@ def test_durations_that_are_no_numbers(tmp_path: Path, values: list) -> None:
         with pytest.raises(MillraceError, match="no train row is left"):
             build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows))
     else:
-        (ledger,) = build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)).values()
+        (ledger,) = build_from(
+            tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)
+        ).values()
         assert ledger.rejected == {"duration_not_numeric": 1, "duration_nan": 1, "duration_missing": 1}
         assert ledger.rows_out == 3
 
@@ -104,11 +110,20 @@ def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
 
 
 def test_nemo_jsonl(tmp_path: Path) -> None:
-    tars = [write_tar(tmp_path / f"audio_{shard}.tar", [f"a{shard}_{n}.wav" for n in range(5)]) for shard in range(2)]
+    tars = [
+        write_tar(tmp_path / f"audio_{shard}.tar", [f"a{shard}_{n}.wav" for n in range(5)])
+        for shard in range(2)
+    ]
     index = index_of(tars, tmp_path / "index.parquet")
     lines = [
         json.dumps(
-            {"audio_filepath": f"a{shard}_{n}.wav", "duration": 1 + n, "text": f"t{n}", "shard_id": shard, "lang": "en"}
+            {
+                "audio_filepath": f"a{shard}_{n}.wav",
+                "duration": 1 + n,
+                "text": f"t{n}",
+                "shard_id": shard,
+                "lang": "en",
+            }
         )
         for shard in range(2)
         for n in range(5)
@@ -139,7 +154,9 @@ def test_nemo_jsonl(tmp_path: Path) -> None:
     assert ledger.rows_out == 10
     assert ledger.repaired == {"json_bom": 1, "json_surrogate": 1}
     # One manifest per shard, without shard_id: the number is in the name.
-    (tmp_path / "manifest_1.json").write_text(json.dumps({"audio_filepath": "a1_0.wav", "duration": 2, "text": "t"}))
+    (tmp_path / "manifest_1.json").write_text(
+        json.dumps({"audio_filepath": "a1_0.wav", "duration": 2, "text": "t"})
+    )
     (ledger,) = build_from(tmp_path / "out2", index, train=tmp_path / "manifest_1.json").values()
     assert ledger.rows_out == 1
 
@@ -163,7 +180,12 @@ def test_lists_and_structs_are_no_texts(tmp_path: Path) -> None:
 
 def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> None:
     rows = [
-        {"tar_path": f"/a/{n % 9}.tar", "tar_member_name": f"m{n}", "transcript": f"t {n}", "duration_s": 1.0 + n}
+        {
+            "tar_path": f"/a/{n % 9}.tar",
+            "tar_member_name": f"m{n}",
+            "transcript": f"t {n}",
+            "duration_s": 1.0 + n,
+        }
         for n in range(600)
     ]
     path = write_manifest(tmp_path / "train.parquet", rows, compression="none", row_group_size=200)
@@ -222,11 +244,15 @@ def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
 def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
     index = speech_index(tmp_path)
     manifests = speech_manifests(index, "", "human_transcript")
-    ledgers = {ledger.scope: ledger for ledger in buckets.build(manifests, None, tmp_path / "out", BucketChoices())}
+    ledgers = {
+        ledger.scope: ledger for ledger in buckets.build(manifests, None, tmp_path / "out", BucketChoices())
+    }
     assert {name: ledger.rows_in for name, ledger in ledgers.items()} == {"train": 7, "dev": 3, "test": 3}
     assert ledgers["train"].rejected == {"empty_transcript": 1, "tar_not_indexed": 1}
     rows = [
-        row for bucket in bucket_ids(SEED_EDGES) for row in rows_of(tmp_path / "out" / "train" / f"{bucket}.parquet")
+        row
+        for bucket in bucket_ids(SEED_EDGES)
+        for row in rows_of(tmp_path / "out" / "train" / f"{bucket}.parquet")
     ]
     rows += rows_of(tmp_path / "out" / "dev.parquet") + rows_of(tmp_path / "out" / "test.parquet")
     assert len(rows) == 11

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from millrace.asr.models.registry import build, load
 from millrace.common.error_rates import count_errors
 from millrace.common.errors import MillraceError
-from tests.asr.clips import TEXTS
-from tests.asr.clips import batch
-from tests.asr.clips import train
+
+from tests.asr.clips import TEXTS, batch, train
 
 SMALL = {"channels": 8, "hidden": 64, "layers": 1, "dropout": 0.0}
 
@@ -45,7 +43,10 @@ def test_a_clip_gives_the_same_in_any_batch():
 def test_loss_is_the_sum_over_characters_of_the_clips():
     model = small().eval()
     together = model.prepare(batch([2.0, 1.5]))
-    parts = [model(model.prepare(batch([length], [TEXTS[row]], first=row))) for row, length in enumerate([2.0, 1.5])]
+    parts = [
+        model(model.prepare(batch([length], [TEXTS[row]], first=row)))
+        for row, length in enumerate([2.0, 1.5])
+    ]
     loss, count = model(together)
     assert count == sum(part[1] for part in parts) == sum(len(model.reference(text)) for text in TEXTS[:2])
     torch.testing.assert_close(loss, sum(part[0] for part in parts), atol=1e-2, rtol=1e-4)

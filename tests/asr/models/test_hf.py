@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Wav2Vec2FeatureExtractor
-
 from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.registry import build, load
-from tests.asr.clips import TEXTS
-from tests.asr.clips import batch
-from tests.asr.clips import train
+from transformers import Wav2Vec2FeatureExtractor
+
+from tests.asr.clips import TEXTS, batch, train
 
 CTC = ["wav2vec2-tiny-random", "hubert-tiny-random", "wav2vec2-bert-tiny-random"]
 SECONDS = [2.0, 1.5]
@@ -66,8 +64,12 @@ def test_whisper_hears_what_its_extractor_makes():
     model = made("whisper-tiny-random")
     clips = batch([2.0, 1.503])
     found = model.features.on_device(model.prepare(clips), torch.float32)["input_features"]
-    sounds = [sound[:length].numpy() for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)]
-    theirs = model.processor.feature_extractor(sounds, sampling_rate=16_000, return_tensors="pt").input_features
+    sounds = [
+        sound[:length].numpy() for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)
+    ]
+    theirs = model.processor.feature_extractor(
+        sounds, sampling_rate=16_000, return_tensors="pt"
+    ).input_features
     torch.testing.assert_close(found, theirs, atol=1e-4, rtol=0)
 
 
@@ -120,6 +122,12 @@ def test_whispers_control_tokens_stand_before_the_text():
     for code in ("<|en|>", "<|ru|>", "<|transcribe|>", "<|notimestamps|>"):
         tokenizer.add_tokens([code], special_tokens=True)
     preparer = model.preparer
-    assert tokenizer.decode(preparer.label("hi", "Russian")) == "<|ru|><|transcribe|><|notimestamps|>hi<|endoftext|>"
-    assert tokenizer.decode(preparer.label("hi", "en-GB")) == "<|en|><|transcribe|><|notimestamps|>hi<|endoftext|>"
+    assert (
+        tokenizer.decode(preparer.label("hi", "Russian"))
+        == "<|ru|><|transcribe|><|notimestamps|>hi<|endoftext|>"
+    )
+    assert (
+        tokenizer.decode(preparer.label("hi", "en-GB"))
+        == "<|en|><|transcribe|><|notimestamps|>hi<|endoftext|>"
+    )
     assert tokenizer.decode(preparer.label("hi", "tlh")) == "<|notimestamps|>hi<|endoftext|>"

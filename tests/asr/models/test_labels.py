@@ -9,8 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from millrace.asr.models.labels import IGNORE, Characters, ctc_frames, label_places, labelled, normalise, padded_ids
+from millrace.asr.models.labels import (
+    IGNORE,
+    Characters,
+    ctc_frames,
+    label_places,
+    labelled,
+    normalise,
+    padded_ids,
+)
 from millrace.asr.models.spec_augment import SpecAugment
 from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError

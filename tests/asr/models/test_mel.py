@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from millrace.asr.models.mel import LogMel, mel_filters
-from tests.asr.clips import batch
-from tests.asr.clips import clip
+
+from tests.asr.clips import batch, clip
 
 LENGTHS = (3.3, 1.0, 0.61, 2.00503)
 
 
 def padded(seconds: tuple[float, ...] = LENGTHS) -> tuple[torch.Tensor, list[np.ndarray]]:
     made = batch(seconds)
-    return made.audio, [audio[:length].numpy() for audio, length in zip(made.audio, made.lengths, strict=True)]
+    return made.audio, [
+        audio[:length].numpy() for audio, length in zip(made.audio, made.lengths, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("bins", [80, 128])
@@ -36,7 +37,9 @@ def test_features_and_masks_are_the_extractors(seconds):
         clips, sampling_rate=16_000, padding="longest", return_attention_mask=True, return_tensors="pt"
     )
     torch.testing.assert_close(LogMel(80)(audio), whisper.input_features, atol=1e-4, rtol=0)
-    qwen = Qwen3ASRFeatureExtractor()(clips, sampling_rate=16_000, padding=True, n_window=0, return_attention_mask=True)
+    qwen = Qwen3ASRFeatureExtractor()(
+        clips, sampling_rate=16_000, padding=True, n_window=0, return_attention_mask=True
+    )
     mel = LogMel(128)
     torch.testing.assert_close(mel(audio), qwen["input_features"], atol=1e-4, rtol=0)
     valid = [mel.valid_frames(len(sound), audio.shape[1]) for sound in clips]

@@ -1,23 +1,21 @@
-"""A tiny Qwen3-ASR with random weights: the published processor's inputs, labels, languages, training, generation."""
+"""A tiny Qwen3-ASR with random weights: the published processor's inputs, labels, languages, training,
+generation."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import Qwen3ASRForConditionalGeneration
-
 from millrace.asr.models.labels import IGNORE
-from millrace.asr.models.registry import build, load
 from millrace.asr.models.qwen.attention import encode
 from millrace.asr.models.qwen.config import random_config, random_processor
 from millrace.asr.models.qwen.languages import language_name, tag, without_tag
 from millrace.asr.models.qwen.model import QwenModel, audio_tokens, window_ends
+from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
-from tests.asr.clips import LANGUAGES
-from tests.asr.clips import TEXTS
-from tests.asr.clips import batch
-from tests.asr.clips import train
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import Qwen3ASRForConditionalGeneration
+
+from tests.asr.clips import LANGUAGES, TEXTS, batch, train
 
 SECONDS = [3.3, 1.0, 0.2, 2.00503]
 
@@ -69,7 +67,9 @@ def test_inputs_are_those_of_the_published_processor(model):
     """Prompt, places for audio, mel and mask; also for clips under half a second."""
     clips = batch(SECONDS)
     prepared = model.prepare(clips)
-    sounds = [sound[:length].numpy() for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)]
+    sounds = [
+        sound[:length].numpy() for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)
+    ]
     conversations = [[{"role": "user", "content": [{"type": "audio", "audio": sound}]}] for sound in sounds]
     theirs = model.processor.apply_chat_template(
         conversations, tokenize=True, return_dict=True, add_generation_prompt=True, sampling_rate=16_000
@@ -102,13 +102,16 @@ def test_loss_is_that_of_the_published_model(model, side):
 
 
 def test_padding_side_changes_no_loss():
-    losses = [model(model.prepare(batch(SECONDS)))[0] for model in (tiny(padding_side=s) for s in ("left", "right"))]
+    losses = [
+        model(model.prepare(batch(SECONDS)))[0] for model in (tiny(padding_side=s) for s in ("left", "right"))
+    ]
     torch.testing.assert_close(*losses, atol=1e-3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seconds", [[0.3], [1.0, 1.01], [9.5, 8.0, 0.7], [17.0, 2.0]])
 def test_encoder_is_the_published_one(model, seconds):
-    """Chunks of padding left out, windows in one call, lengths from the host: the same audio tokens in their order."""
+    """Chunks of padding left out, windows in one call, lengths from the host: the same audio tokens in their
+    order."""
     prepared = model.prepare(batch(seconds))
     plain = Qwen3ASRForConditionalGeneration(model.hf.config)
     plain.load_state_dict(model.hf.state_dict())
@@ -164,10 +167,15 @@ def test_tag_mode_none_names_no_language():
     assert "language None<asr_text>" in decoded(tiny(language_tag_mode="none"), TEXTS[0])
 
 
-@pytest.mark.parametrize("text", ["a <|audio_pad|> b", "x<|im_end|>y", "<|im_start|>user", "a <asr_text> b", ""])
+@pytest.mark.parametrize(
+    "text", ["a <|audio_pad|> b", "x<|im_end|>y", "<|im_start|>user", "a <asr_text> b", ""]
+)
 def test_control_tokens_in_a_transcript_are_text(model, text):
     prepared = model.prepare(batch([1.0], [text]))
-    assert int((prepared["input_ids"] == model.hf.config.audio_token_id).sum()) == prepared.host["audio_tokens"][0]
+    assert (
+        int((prepared["input_ids"] == model.hf.config.audio_token_id).sum())
+        == prepared.host["audio_tokens"][0]
+    )
     assert torch.isfinite(model(prepared)[0])
     written = " ".join(text.replace("<asr_text>", " ").split())
     assert decoded(model, text) == f"language English<asr_text>{written}<|im_end|>"
@@ -177,7 +185,9 @@ def decoded(model: QwenModel, text: str) -> str:
     return model.processor.tokenizer.decode(model.preparer.target(text, "en"))
 
 
-@pytest.mark.parametrize("options", [{"language_tag_mode": "force"}, {"padding_side": "middle"}, {"colour": 1}])
+@pytest.mark.parametrize(
+    "options", [{"language_tag_mode": "force"}, {"padding_side": "middle"}, {"colour": 1}]
+)
 def test_wrong_options_are_refused(options):
     with pytest.raises(MillraceError):
         build("qwen3-asr-tiny", options, TEXTS)

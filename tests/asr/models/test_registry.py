@@ -7,12 +7,11 @@ import pickle
 import orjson
 import pytest
 import torch
-
 from millrace.asr.models.ctc import CtcModel
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
-from tests.asr.clips import TEXTS
-from tests.asr.clips import batch
+
+from tests.asr.clips import TEXTS, batch
 
 NAMES = ["ctc", "qwen3-asr-tiny", "whisper-tiny-random", "wav2vec2-tiny-random"]
 
@@ -48,7 +47,10 @@ def test_the_host_part_travels_to_workers(name):
         ({"config.json": b"{"}, "not JSON"),
         ({"config.json": b"[]"}, "model_type"),
         ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
-        ({"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'}, "layout of the qwen-asr package"),
+        (
+            {"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'},
+            "layout of the qwen-asr package",
+        ),
         ({"config.json": b'{"model_type": "qwen3_asr"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "whisper"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "wav2vec2"}'}, "cannot be loaded"),

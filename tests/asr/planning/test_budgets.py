@@ -3,10 +3,9 @@
 import json
 
 import pytest
-
-from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.planning.budgets import read_budgets
+from millrace.asr.planning.cut import BatchBudget
 from millrace.common.errors import MillraceError
 
 

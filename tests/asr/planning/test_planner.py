@@ -1,4 +1,5 @@
-"""The batch plan: every row once, budgets kept, ranks even, pure, resumable, also after a change of world size."""
+"""The batch plan: every row once, budgets kept, ranks even, pure, resumable, also after a change of world
+size."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.buckets.edges import SEED_EDGES, bucket_of
+from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
 from millrace.asr.planning.planner import plan_epoch, replan, resume
 from millrace.common.errors import MillraceError
+
 from tests.bench.bench_buckets import seed_durations
 
 BUDGET = BatchBudget(240.0)
@@ -183,7 +184,10 @@ def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
 @given(
     st.lists(
         st.lists(
-            st.one_of(st.floats(0.0078125, 40, width=32), st.sampled_from([5.0, 5.0, 240.0, 240.5, 1e6, 3e38, 1e-30])),
+            st.one_of(
+                st.floats(0.0078125, 40, width=32),
+                st.sampled_from([5.0, 5.0, 240.0, 240.5, 1e6, 3e38, 1e-30]),
+            ),
             max_size=60,
         ),
         min_size=1,
@@ -193,7 +197,12 @@ def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
     st.integers(1, 30),
     st.integers(0, 2**63),
     st.sampled_from(
-        [BUDGET, BatchBudget(None, rows=3), BatchBudget(60.0, cost=30.0, rows=7), BatchBudget(None, cost=1e-3)]
+        [
+            BUDGET,
+            BatchBudget(None, rows=3),
+            BatchBudget(60.0, cost=30.0, rows=7),
+            BatchBudget(None, cost=1e-3),
+        ]
     ),
 )
 def test_odd_rows_are_planned_once_with_equal_steps(

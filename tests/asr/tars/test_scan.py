@@ -1,4 +1,5 @@
-"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much is read for it."""
+"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much is read for
+it."""
 
 from __future__ import annotations
 
@@ -13,10 +14,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
 from millrace.asr.tars import chain as tar_chain
 from millrace.asr.tars import scan as tar_index
-from millrace.asr.tars.header import BROKEN_LINK, CUT, DIRECTORY, FILE, HARD_LINK, MULTI_VOLUME, SPARSE, SPECIAL, SYMLINK, is_header
+from millrace.asr.tars.header import (
+    BROKEN_LINK,
+    CUT,
+    DIRECTORY,
+    FILE,
+    HARD_LINK,
+    MULTI_VOLUME,
+    SPARSE,
+    SPECIAL,
+    SYMLINK,
+    is_header,
+)
 from millrace.asr.tars.scan import TarScan, bare_name, scan
 
 RNG = np.random.default_rng(7)
@@ -27,7 +38,8 @@ pytestmark = pytest.mark.usefixtures("always_split")
 
 @pytest.fixture(scope="module")
 def always_split():
-    """Small tars are split into chains too: no minimum size, no look at the page cache, no bound on the search."""
+    """Small tars are split into chains too: no minimum size, no look at the page cache, no bound on the
+    search."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tar_chain.HeaderFile, "cached", lambda self, offset: False)
         patch.setattr(tar_chain, "SEARCH_SHARE", 1e9)
@@ -144,7 +156,9 @@ def check_equal(path: Path) -> TarScan:
 # Fuzz: layouts of all dialects.
 
 letters = st.sampled_from(["a", "b", ".", "_", "é", "日", " ", "\U0001f3b5", "\udcff", "=", "\n"])
-plain_names = st.sampled_from(["a", "b", "./a", ".a", "./.a", "../a", "dir/a", "./dir/a.flac", "a.json", "x" * 100])
+plain_names = st.sampled_from(
+    ["a", "b", "./a", ".a", "./.a", "../a", "dir/a", "./dir/a.flac", "a.json", "x" * 100]
+)
 long_names = st.builds(
     lambda part, count: "/".join([part] * count), st.text(letters, min_size=1, max_size=9), st.integers(1, 40)
 )
@@ -174,7 +188,10 @@ def archives(draw, nested: bool = True) -> Archive:
                 info, body = info_of(name, kind=draw(st.sampled_from([b"3", b"4", b"5", b"6"]))), None
                 info.size = draw(st.sampled_from([0, 0, 4096]))
             elif what == 1:
-                info, body = info_of(name, kind=draw(st.sampled_from([b"1", b"2"])), linkname=draw(names)), None
+                info, body = (
+                    info_of(name, kind=draw(st.sampled_from([b"1", b"2"])), linkname=draw(names)),
+                    None,
+                )
                 info.size = draw(st.sampled_from([0, 0, 700]))
             elif what == 2 and nested:
                 body = draw(archives(nested=False))
@@ -217,14 +234,17 @@ def test_cut_anywhere_never_raises_and_never_gives_wrong_bytes(tmp_path, content
     for end in [*range(0, len(content), 512), *range(100, len(content), 1700)]:
         path = save(folder, content[:end])
         found = scan(path, chains)
-        # A link whose target is cut off leaves a gap, or leads to an older member of that name; everything else is a
-        # beginning of the whole.
+        # A link whose target is cut off leaves a gap, or leads to an older member of that name; everything
+        # else is a beginning of the whole.
         files = (found.kinds == FILE)[found.kinds <= SYMLINK]
         readable = list(itertools.compress(bytes_of(path, found), files))
         kept = iter(whole)
         assert all(member in kept for member in readable), end
         if end % 512:
-            assert found.status in ("truncated", "not_a_tar", "ok", "empty", "concatenated"), (end, found.status)
+            assert found.status in ("truncated", "not_a_tar", "ok", "empty", "concatenated"), (
+                end,
+                found.status,
+            )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -271,7 +291,9 @@ def check_equal_names(path: Path, expected: list[bytes]) -> TarScan:
 
 
 def test_gnu_headers_have_other_fields_in_place_of_the_prefix(tmp_path):
-    path = save(tmp_path, header(b"file", 3, magic=b"ustar  \0", at_345=b"14000000000\0") + padded(b"abc") + END)
+    path = save(
+        tmp_path, header(b"file", 3, magic=b"ustar  \0", at_345=b"14000000000\0") + padded(b"abc") + END
+    )
     assert bytes_of(path, check_equal_names(path, [b"file"])) == [(b"file", b"abc")]
 
 
@@ -346,7 +368,9 @@ def test_global_pax_sizes_hold_for_all_that_follows(tmp_path):
 @pytest.mark.parametrize(
     "sparse",
     [
-        header(b"s", 600, b"S", b"ustar  \0", at_386=b"00000000000\0" + b"00000001130\0", at_483=b"00000010000\0")
+        header(
+            b"s", 600, b"S", b"ustar  \0", at_386=b"00000000000\0" + b"00000001130\0", at_483=b"00000010000\0"
+        )
         + padded(body_of(600)),
         header(b"s", 600, b"S", b"ustar  \0", at_482=b"\1", at_483=b"00000010000\0")
         + (bytes(504) + b"\1" + bytes(7))
@@ -361,7 +385,9 @@ def test_global_pax_sizes_hold_for_all_that_follows(tmp_path):
         + header(b"GNUSparseFile.0/s", 1112)
         + padded(b"1\n0\n600\n")
         + padded(body_of(600)),
-        pax((b"GNU.sparse.size", b"4096"), (b"GNU.sparse.map", b"0,600")) + header(b"s", 600) + padded(body_of(600)),
+        pax((b"GNU.sparse.size", b"4096"), (b"GNU.sparse.map", b"0,600"))
+        + header(b"s", 600)
+        + padded(body_of(600)),
     ],
     ids=["gnu", "gnu-extended", "pax-1.0", "pax-0.1"],
 )
@@ -392,7 +418,16 @@ def test_multi_volume_continuations_and_labels_are_no_files(tmp_path):
 def test_the_prefix_is_stripped_not_its_characters(tmp_path):
     names = ["./.hidden", "./hidden", ".hidden.json", "..dots", "././twice", ".//slash", "..", "../up"]
     found = scan(save(tmp_path, tar_of(*[(name, name.encode()) for name in names])))
-    assert found.names == [b".hidden", b"hidden", b".hidden.json", b"..dots", b"twice", b"slash", b"..", b"../up"]
+    assert found.names == [
+        b".hidden",
+        b"hidden",
+        b".hidden.json",
+        b"..dots",
+        b"twice",
+        b"slash",
+        b"..",
+        b"../up",
+    ]
     assert found.duplicates == 0
 
 
@@ -422,7 +457,10 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
         b"d/up": SYMLINK, b"chain": HARD_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK, b"folder": DIRECTORY,
         b"to-folder": BROKEN_LINK, b"top": FILE,
     }  # fmt: skip
-    assert dict(bytes_of(path, found))[b"hard"] == b"first" and dict(bytes_of(path, found))[b"d/soft"] == b"second"
+    assert (
+        dict(bytes_of(path, found))[b"hard"] == b"first"
+        and dict(bytes_of(path, found))[b"d/soft"] == b"second"
+    )
     assert found.duplicates == 1 and "more than once" in found.reason
 
 
@@ -450,7 +488,18 @@ def test_directories_and_links_with_bytes_of_their_own(tmp_path, chains):
             (b"d/a", b"first"), (b"hard", b"first"), (b"alone", body_of(1300, 2)), (b"soft", b"first"),
             (b"d/b", body_of(2000, 6)), (b"last", b"end"),
         ]  # fmt: skip
-        assert found.names == [b"d", b"d/a", b"hard", b"alone", b"soft", b"old", b"bare", b"pipe", b"d/b", b"last"]
+        assert found.names == [
+            b"d",
+            b"d/a",
+            b"hard",
+            b"alone",
+            b"soft",
+            b"old",
+            b"bare",
+            b"pipe",
+            b"d/b",
+            b"last",
+        ]
 
 
 def test_bytes_that_are_not_there_cost_no_member(tmp_path):
@@ -625,7 +674,9 @@ def test_missing_unreadable_folders_and_fifos(tmp_path):
 
 def test_tars_inside_a_tar_do_not_leak_members(tmp_path):
     inner, _ = many(120, 300)
-    path = save(tmp_path, tar_of(("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("again.tar", inner), ("c", b"c")))
+    path = save(
+        tmp_path, tar_of(("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("again.tar", inner), ("c", b"c"))
+    )
     found = check_equal(path)
     assert found.names == [b"a", b"inner.tar", b"b", b"again.tar", b"c"] and found.status == "ok"
 

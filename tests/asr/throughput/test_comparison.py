@@ -1,4 +1,5 @@
-"""The comparison: figures follow from the files of the runs; criteria pass, fail or say what was not measured."""
+"""The comparison: figures follow from the files of the runs; criteria pass, fail or say what was not
+measured."""
 
 from __future__ import annotations
 
@@ -8,18 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from millrace.asr.throughput.run import Run, first_quarter, last_quarter
 from millrace.asr.throughput.comparison import MEASURES, Figure, Measure, Throughput
 from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, criteria, percent, rate, result
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.asr.throughput.run import Run, first_quarter, last_quarter
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from tests.asr.run_folders import BUCKETS
-from tests.asr.run_folders import CPU
-from tests.asr.run_folders import GPU
-from tests.asr.run_folders import MadeUp
-from tests.asr.run_folders import bucket_config
+
+from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
 ALL = ("samples", "audio_seconds", "gpu", "cpu", "peak_memory", "waiting")
 NAIVE = {"seconds": 0.55, "padding": 0.47, "mixed": True, "shares": {"data_wait": 0.6, "forward": 0.4}}
@@ -50,7 +46,9 @@ def test_rates_padding_and_shares_are_sums_over_sums(tmp_path: Path) -> None:
         assert run.rate(count) == pytest.approx(sum(line["counts"][count] for line in lines[1:]) / seconds)
     for unit in ("audio_seconds", "tokens", "flops"):
         useful = sum(line["counts"][unit] for line in lines)
-        assert run.padding(unit) == pytest.approx(1 - useful / sum(line["counts"][f"padded_{unit}"] for line in lines))
+        assert run.padding(unit) == pytest.approx(
+            1 - useful / sum(line["counts"][f"padded_{unit}"] for line in lines)
+        )
     assert run.shares["forward"] == pytest.approx(0.38) and run.shares["decode"] == 0
     assert run.rate("nothing") is None is run.padding("nothing")
 
@@ -209,14 +207,18 @@ def test_a_bucket_too_rare_to_be_due_is_named_but_no_failure(tmp_path: Path) -> 
         {"bucket_id": "b_20_30", "hours": 0.0, "samples": 0},
     ]
     atomic.write_json(path, config)
-    (told,) = [c for c in criteria(Throughput.read({"bench": [str(made)]}, path)) if c.name == "All buckets sampled"]
+    (told,) = [
+        c for c in criteria(Throughput.read({"bench": [str(made)]}, path)) if c.name == "All buckets sampled"
+    ]
     assert told.status == PASS and told.figure.startswith("5 of 6; not in 200 batches: b_15_20")
 
 
 def test_batches_drawn_by_samples_and_not_by_hours_are_seen(tmp_path: Path) -> None:
     made = MadeUp("bench").write(tmp_path)
     rng, names = np.random.default_rng(0), list(BUCKETS)
-    shares = np.array([rows for _, rows, _ in BUCKETS.values()]) / sum(rows for _, rows, _ in BUCKETS.values())
+    shares = np.array([rows for _, rows, _ in BUCKETS.values()]) / sum(
+        rows for _, rows, _ in BUCKETS.values()
+    )
     rows = [row for _, row, _ in jsonl.lines(made / "steps.jsonl")]
     for row in rows:
         name = str(rng.choice(names, p=shares))
@@ -284,7 +286,10 @@ def test_a_run_without_audio_counts_has_no_such_figures(tmp_path: Path) -> None:
 
 def test_the_result_is_json_with_every_measure(tmp_path: Path) -> None:
     found = _found(
-        tmp_path, bench=MadeUp("bench"), baseline=MadeUp("baseline", **NAIVE), ideal=MadeUp("ideal", seconds=0.19)
+        tmp_path,
+        bench=MadeUp("bench"),
+        baseline=MadeUp("baseline", **NAIVE),
+        ideal=MadeUp("ideal", seconds=0.19),
     )
     told = json.loads(atomic.json_bytes(result(found, criteria(found))))
     assert set(ALL) <= set(told["comparison"])
@@ -300,7 +305,13 @@ def test_the_result_is_json_with_every_measure(tmp_path: Path) -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [rate(value) for value in (0.123, 9.994, 9.996, 99.96, 12345.6)] == ["0.12", "9.99", "10.0", "100", "12,346"]
+    assert [rate(value) for value in (0.123, 9.994, 9.996, 99.96, 12345.6)] == [
+        "0.12",
+        "9.99",
+        "10.0",
+        "100",
+        "12,346",
+    ]
     assert [percent(value) for value in (0.0, 0.0001, 0.123, 1.0)] == ["0.0 %", "0.01 %", "12.3 %", "100.0 %"]
     assert [(first_quarter(n), last_quarter(n)) for n in (1, 8)] == [
         (slice(0, 1), slice(0, 1)),

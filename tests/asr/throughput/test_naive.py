@@ -1,4 +1,5 @@
-"""The naive pipeline: it really reads tars with tarfile, gives the same audio as ours, and deals no row twice."""
+"""The naive pipeline: it really reads tars with tarfile, gives the same audio as ours, and deals no row
+twice."""
 
 from __future__ import annotations
 
@@ -8,17 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan, soundfile_wave
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.decode import decode
 from millrace.asr.loading.row_table import RowTable
+from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan, soundfile_wave
 from millrace.common.errors import MillraceError
-from tests.asr.audio_tars import RATE
-from tests.asr.audio_tars import ListedPlan
-from tests.asr.audio_tars import corpus
-from tests.asr.audio_tars import encoded
-from tests.asr.audio_tars import noise
+
+from tests.asr.audio_tars import RATE, ListedPlan, corpus, encoded, noise
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +39,16 @@ def test_audio_and_texts_equal_ours_bit_for_bit(table: RowTable) -> None:
             assert mine.dtype == theirs.dtype and (mine == theirs).all(), name
 
 
-def test_it_scans_each_tar_with_tarfile_and_reads_through_it(table: RowTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
+    table: RowTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened, extracted = [], []
     open_tar, extract = tarfile.open, tarfile.TarFile.extractfile
     monkeypatch.setattr(tarfile, "open", lambda path, *rest: opened.append(path) or open_tar(path, *rest))
     monkeypatch.setattr(
-        tarfile.TarFile, "extractfile", lambda tar, member: extracted.append(member.name) or extract(tar, member)
+        tarfile.TarFile,
+        "extractfile",
+        lambda tar, member: extracted.append(member.name) or extract(tar, member),
     )
     loader = BaselineLoader(table, batch_size=4, seed=2)
     count = sum(len(batch) for batch in loader)
@@ -81,7 +82,11 @@ def test_ranks_take_equal_steps_and_share_no_row(table: RowTable, world_size: in
 
 
 def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
-    orders = {(seed, epoch): tuple(BaselinePlan.of(table, 4, seed, epoch).order) for seed in (1, 2) for epoch in (0, 1)}
+    orders = {
+        (seed, epoch): tuple(BaselinePlan.of(table, 4, seed, epoch).order)
+        for seed in (1, 2)
+        for epoch in (0, 1)
+    }
     assert len(set(orders.values())) == 4
     assert orders[1, 0] == tuple(BaselinePlan.of(table, 9, 1, 0, 2).order)
     assert all(sorted(order) == list(range(24)) for order in orders.values())
@@ -107,7 +112,11 @@ def test_start_step_and_steps_cut_the_pass(table: RowTable) -> None:
 
 def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
     flac = encoded(noise(4000, 1))
-    damaged = {"t1_1.flac": flac[: len(flac) // 2], "t2_2.flac": b"", "t0_3.flac": b"no audio at all, just text"}
+    damaged = {
+        "t1_1.flac": flac[: len(flac) // 2],
+        "t2_2.flac": b"",
+        "t0_3.flac": b"no audio at all, just text",
+    }
     table = RowTable.open(corpus(tmp_path, replace=damaged))
     loader = BaselineLoader(table, 24, seed=1, max_bad_fraction=0.2)
     (batch,) = loader

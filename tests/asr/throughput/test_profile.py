@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn.modules import module as modules
-
 from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
@@ -17,10 +15,10 @@ from millrace.asr.throughput.profile import StepProfiler, parts_of, phase_of, ta
 from millrace.common import jsonl
 from millrace.common.training import loop
 from millrace.common.training.settings import LoopSettings
-from tests.asr.audio_tars import ListedPlan
-from tests.asr.audio_tars import corpus
-from tests.asr.small_task import Loudness
-from tests.asr.small_task import SmallTask
+from torch.nn.modules import module as modules
+
+from tests.asr.audio_tars import ListedPlan, corpus
+from tests.asr.small_task import Loudness, SmallTask
 
 STEPS = [[[step, step + 1]] for step in range(8)]
 
@@ -31,7 +29,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> BucketedDataset:
 
 
 def _train(folder: Path, dataset: BucketedDataset, profiler: StepProfiler, steps: int = 8) -> None:
-    settings = LoopSettings(max_steps=steps, log_steps=2, tensorboard=0, save_steps=0, device="cpu", eval_steps=3)
+    settings = LoopSettings(
+        max_steps=steps, log_steps=2, tensorboard=0, save_steps=0, device="cpu", eval_steps=3
+    )
     task = SmallTask(lambda _, start: profiler.watch(dataset[step] for step in range(start, 8)), 8)
     with profiler:
         loop.train(task, settings, folder, on_step=profiler.on_step)
@@ -72,7 +72,11 @@ def test_the_trace_is_chromes_and_holds_the_profiled_steps_only(profiled: Path) 
     marks = [event["name"] for event in events if str(event.get("name", "")).startswith("millrace: ")]
     assert marks.count("millrace: step") == 4 == marks.count("millrace: forward")
     assert marks.count("millrace: forward: layers") == 8
-    assert sorted(path.name for path in profiled.glob("*.json*")) == ["metrics.jsonl", "profile.json", "trace.json.gz"]
+    assert sorted(path.name for path in profiled.glob("*.json*")) == [
+        "metrics.jsonl",
+        "profile.json",
+        "trace.json.gz",
+    ]
 
 
 def test_no_hook_is_left_in_torch(profiled: Path) -> None:
@@ -87,7 +91,9 @@ def test_fewer_steps_than_asked_for_are_profiled_all_the_same(
     assert jsonl.read(tmp_path / "profile.json")["steps"] == expected
 
 
-def test_a_run_shorter_than_the_warm_up_and_other_ranks_write_nothing(tmp_path: Path, dataset: BucketedDataset) -> None:
+def test_a_run_shorter_than_the_warm_up_and_other_ranks_write_nothing(
+    tmp_path: Path, dataset: BucketedDataset
+) -> None:
     _train(tmp_path / "short", dataset, StepProfiler(tmp_path / "short", steps=2, skip=100))
     _train(tmp_path / "rank", dataset, StepProfiler(tmp_path / "rank", steps=2, skip=0, rank=1))
     assert not list(tmp_path.rglob("profile.json")) and not list(tmp_path.rglob("trace*"))
@@ -115,7 +121,9 @@ def test_recomputed_parts_are_not_counted_as_forward(tmp_path: Path) -> None:
     with StepProfiler(tmp_path, steps=1, skip=0) as profiler:
         step(torch.ones(2, 100)).backward()
         profiler.on_step(1)
-    host = {phase["phase"]: phase["host_seconds"] for phase in jsonl.read(tmp_path / "profile.json")["phases"]}
+    host = {
+        phase["phase"]: phase["host_seconds"] for phase in jsonl.read(tmp_path / "profile.json")["phases"]
+    }
     parts = sum(seconds for name, seconds in host.items() if ": " in name)
     assert 0 < parts <= host["forward"]
     with gzip.open(tmp_path / "trace.json.gz") as handle:

@@ -11,25 +11,30 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from millrace.common.machine import use as gpu_sampler
-from millrace.asr.throughput.naive import BaselineLoader
 from millrace.asr.loading.dataset import BucketedDataset
-from millrace.common.machine.use import Reading, Sampler
 from millrace.asr.loading.row_table import RowTable
-from millrace.asr.throughput.run import Run
+from millrace.asr.throughput.naive import BaselineLoader
 from millrace.asr.throughput.recorder import Buckets, StepRecorder
-from millrace.common import atomic
-from millrace.common import jsonl
-from millrace.common.training import loop
+from millrace.asr.throughput.run import Run
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.training.settings import LoopSettings
+from millrace.common.machine import use as gpu_sampler
+from millrace.common.machine.use import Reading, Sampler
+from millrace.common.training import loop
 from millrace.common.training.ranks import Requeue
-from tests.asr.audio_tars import ListedPlan
-from tests.asr.audio_tars import corpus
+from millrace.common.training.settings import LoopSettings
+
+from tests.asr.audio_tars import ListedPlan, corpus
 from tests.asr.small_task import SmallTask
 
-STEPS = [[[0, 1, 2]], [[3, 4]], [[12, 13, 14, 15]], [[11, 12]], [[5]], [[20, 21]]]  # rows 12 to 23: the second bucket
+STEPS = [
+    [[0, 1, 2]],
+    [[3, 4]],
+    [[12, 13, 14, 15]],
+    [[11, 12]],
+    [[5]],
+    [[20, 21]],
+]  # rows 12 to 23: the second bucket
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,9 @@ def _settings(**choices: int) -> LoopSettings:
 def _run(folder: Path, buckets: Path, settings: LoopSettings, steps: list = STEPS) -> StepRecorder:
     dataset = BucketedDataset(RowTable.open(buckets), ListedPlan(steps))
     recorder = StepRecorder(folder, buckets, "cpu", facts={"loader": "bucketed"}, interval=0.05)
-    task = SmallTask(lambda _, start: recorder.watch(dataset[step] for step in range(start, len(steps))), len(steps))
+    task = SmallTask(
+        lambda _, start: recorder.watch(dataset[step] for step in range(start, len(steps))), len(steps)
+    )
     with recorder:
         loop.train(task, settings, folder, on_step=recorder.on_step)
     return recorder
@@ -87,7 +94,9 @@ def test_accumulated_batches_are_one_step(tmp_path: Path, buckets: Path) -> None
 def test_epochs_and_a_resume_leave_each_step_once(tmp_path: Path, buckets: Path) -> None:
     _run(tmp_path, buckets, _settings(max_steps=8))
     first = (tmp_path / "steps.jsonl").read_bytes()
-    with open(tmp_path / "steps.jsonl", "ab") as handle:  # what a killed run had done after its last checkpoint
+    with open(
+        tmp_path / "steps.jsonl", "ab"
+    ) as handle:  # what a killed run had done after its last checkpoint
         handle.write(b'{"step":9,"samples":1,"seconds":1.0}\n{"step":10,"samp')
     _run(tmp_path, buckets, _settings(max_steps=14))
     lines = [row for _, row, _ in jsonl.lines(tmp_path / "steps.jsonl")]

@@ -1,4 +1,5 @@
-"""The ASR task on real tars: what it evaluates with and on, what makes it another run, and what takes no part."""
+"""The ASR task on real tars: what it evaluates with and on, what makes it another run, and what takes no
+part."""
 
 from __future__ import annotations
 
@@ -10,25 +11,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-
+from millrace.asr.models.files import model_digest
 from millrace.asr.planning import budgets
-from millrace.asr.training.task import AsrTask
-from millrace.asr.calibration.key import model_digest
 from millrace.asr.training.options import TrainOptions
+from millrace.asr.training.task import AsrTask
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.training.settings import LoopSettings
 from millrace.common.training.ranks import Exchange
+from millrace.common.training.settings import LoopSettings
+
 from tests.asr import audio_tars
 
 SIZES = {"hidden": 8, "channels": 2}
 
 
 def write(folder: Path, text: str | None = None, **corpus: object) -> Path:
-    """Two buckets of twelve clips each, the first of which is dev too; `text` is that of the second row of both."""
+    """Two buckets of twelve clips each, the first of which is dev too; `text` is that of the second row of
+    both."""
     found = audio_tars.corpus(folder, **corpus)
     config = json.loads((found / "bucket_config.json").read_bytes())
-    atomic.write_json(found / "bucket_config.json", {**config, "splits": {"dev": {"path": "train/b_0_3.parquet"}}})
+    atomic.write_json(
+        found / "bucket_config.json", {**config, "splits": {"dev": {"path": "train/b_0_3.parquet"}}}
+    )
     # The clips last a tenth of a second: two characters are what CTC has room for.
     for path in sorted((found / "train").iterdir()):
         table = pq.read_table(path)
@@ -103,7 +107,8 @@ def test_a_damaged_dev_split_is_an_error_and_one_that_is_not_there_is_not(tmp_pa
 
 
 def test_batches_of_all_lengths_hold_no_more_than_the_longest_clips_may(tmp_path):
-    """Calibrated rows of short clips say nothing of long ones, which dev and the naive pipeline put beside them."""
+    """Calibrated rows of short clips say nothing of long ones, which dev and the naive pipeline put beside
+    them."""
     folder, calibrated = write(tmp_path), tmp_path / "calibrated_bs.json"
     atomic.write_json(calibrated, {"b_0_3": {"batch_size": 900}, "b_3_5": {"batch_size": 2}})
     task = task_of(folder, bucket_config=str(calibrated))
@@ -111,7 +116,10 @@ def test_batches_of_all_lengths_hold_no_more_than_the_longest_clips_may(tmp_path
     assert task.fixed_batch_size() == 2
     assert min(rows * seconds for rows, seconds in task._fullest()) == pytest.approx(2 * longest)
     # Rows that only cap short clips do not count where cost limits.
-    budget = {"b_0_3": {"budget": {"seconds": 1.0, "rows": 500}}, "b_3_5": {"budget": {"cost": 3 * longest * 1.1}}}
+    budget = {
+        "b_0_3": {"budget": {"seconds": 1.0, "rows": 500}},
+        "b_3_5": {"budget": {"cost": 3 * longest * 1.1}},
+    }
     atomic.write_json(calibrated, {"buckets": budget})
     task = task_of(folder, bucket_config=str(calibrated))
     assert task.fixed_batch_size() == 3
@@ -145,7 +153,12 @@ def test_the_ideal_loader_reads_once_for_all_epochs(tmp_path):
 
 def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
     path, settings = tmp_path / "calibrated_bs.json", LoopSettings(precision="bf16-mixed", grad_acc=2)
-    key = {"model": model_digest("ctc", SIZES), "precision": "bf16-mixed", "gradient_checkpointing": 0, "grad_acc": 1}
+    key = {
+        "model": model_digest("ctc", SIZES),
+        "precision": "bf16-mixed",
+        "gradient_checkpointing": 0,
+        "grad_acc": 1,
+    }
     atomic.write_json(path, {"key": key, "buckets": {}})
     budgets.check_calibration(path, "ctc", SIZES, settings, 1)
     assert "calibrated with grad_acc 1" in caplog.text

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from millrace.asr.throughput import naive
+from millrace.common.errors import MillraceError
 
 from tests.bench.readers import peers
 from tests.bench.readers.corpus import Corpus
-from millrace.common.errors import MillraceError
 
 OURS, SEED = "millrace", "seed"
 OURS_THREADED, FLOOR = "millrace, a thread per core", "floor: storage alone"
@@ -28,7 +29,8 @@ KINDS = ("raw warm", "raw cold", "batches")
 
 @dataclass
 class Setting:
-    """What is measured: `batch_seconds` of padded audio a batch, `workers` of a DataLoader, `runs` per reader."""
+    """What is measured: `batch_seconds` of padded audio a batch, `workers` of a DataLoader, `runs` per
+    reader."""
 
     bucket_dir: str
     corpus: Corpus
@@ -65,9 +67,11 @@ class Result:
 
 
 def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None) -> tuple[list[Result], int]:
-    """Run everything; return the results and of how many samples the audio was found equal, bit by bit, to the seed's.
+    """Run everything; return the results and of how many samples the audio was found equal, bit by bit, to
+    the seed's.
 
-    Raises MillraceError where it is not, or cannot be compared; a reader that fails later is a line of the result.
+    Raises MillraceError where it is not, or cannot be compared; a reader that fails later is a line of the
+    result.
     """
     failures = _prepare(setting)
     equal, *_ = _in_process(_check_equal, setting)
@@ -119,7 +123,9 @@ def _prepare(setting: Setting) -> dict[str, str]:
             __import__(package)
         except ImportError as error:
             failures |= {
-                name: f"{error} (pip install -r requirements-bench.txt)" for name in STREAMING if package in name
+                name: f"{error} (pip install -r requirements-bench.txt)"
+                for name in STREAMING
+                if package in name
             }
     if "lhotse" not in failures:
         shard = max(1, len(setting.corpus.members) // max(len(setting.corpus.tars), 2 * setting.workers))
@@ -154,7 +160,9 @@ def _cpu_seconds() -> float:
 
 
 def _asked(setting: Setting) -> list[peers.Member]:
-    order = np.random.default_rng(setting.seed).permutation(len(setting.corpus.members))[: setting.raw_members]
+    order = np.random.default_rng(setting.seed).permutation(len(setting.corpus.members))[
+        : setting.raw_members
+    ]
     return [setting.corpus.members[position] for position in order.tolist()]
 
 
@@ -173,7 +181,7 @@ def _raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":
         return peers.lhotse_raw(setting.scratch / "shar")
-    reader = peers.SeedTarReader(str(setting.scratch)) if name == SEED else peers.TarfileReader()
+    reader = peers.SeedTarReader(str(setting.scratch)) if name == SEED else naive.TarfileReader()
     return (reader.read(member.tar, member.name) for member in members)
 
 

@@ -1,4 +1,5 @@
-"""The corpus of the reader benchmark: tars of speech-like FLAC with buckets, made here, or the user's own buckets."""
+"""The corpus of the reader benchmark: tars of speech-like FLAC with buckets, made here, or the user's own
+buckets."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import soundfile
-
 from millrace.asr.buckets.config import BucketConfig
-from tests.bench.readers.peers import Member
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+
+from tests.bench.readers.peers import Member
 
 _RATE = 16_000
 _COLUMNS = ["tar_path", "tar_member_name", "offset", "size", "duration_s"]
@@ -52,8 +53,9 @@ class Corpus:
         return float(self.durations.sum()) / 3600
 
     def batches(self, seconds: float, seed: int) -> list[np.ndarray]:
-        """Positions of the members in random order, sorted by duration in windows of 2,000 and cut into batches of at
-        most `seconds` with padding, the batches shuffled: what every random-access reader is asked for."""
+        """Positions of the members in random order, sorted by duration in windows of 2,000 and cut into
+        batches of at most `seconds` with padding, the batches shuffled: what every random-access reader is
+        asked for."""
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(self.members))
         batches = []
@@ -69,7 +71,8 @@ class Corpus:
 
 
 def load(bucket_dir: str | os.PathLike, most: int) -> Corpus:
-    """All rows in the first tars (by name) that hold about `most` rows together: streaming readers read whole tars."""
+    """All rows in the first tars (by name) that hold about `most` rows together: streaming readers read whole
+    tars."""
     files = BucketConfig.read(bucket_dir).parquets()
     counts: Counter[str] = Counter()
     for file in files:
@@ -98,7 +101,8 @@ def load(bucket_dir: str | os.PathLike, most: int) -> Corpus:
 
 
 def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0) -> Path:
-    """Write tars of speech-like 16 kHz mono FLAC, lengths as in the seed up to `longest` seconds, and buckets.
+    """Write tars of speech-like 16 kHz mono FLAC, lengths as in the seed up to `longest` seconds, and
+    buckets.
 
     Returns the buckets' folder.
     """
@@ -116,7 +120,9 @@ def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: 
                 entry.size = len(raw)
                 position = tar.offset + tarfile.BLOCKSIZE
                 tar.addfile(entry, io.BytesIO(raw))
-                for name, value in zip(columns, (str(path), entry.name, position, len(raw), seconds), strict=True):
+                for name, value in zip(
+                    columns, (str(path), entry.name, position, len(raw), seconds), strict=True
+                ):
                     columns[name].append(value)
         state = path.stat()
         states.append((str(path), state.st_size, state.st_mtime_ns))
@@ -134,10 +140,13 @@ def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: 
 
 
 def _clips(count: int, seed: int, longest: float) -> Iterator[tuple[bytes, float]]:
-    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks by half, as speech does."""
+    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks by half, as speech
+    does."""
     rng = np.random.default_rng(seed)
     # The seed's first class is there however short the longest clip may be.
-    classes = [(low, min(high, longest), share) for low, high, share in _DURATIONS if low < max(longest, 1.01)]
+    classes = [
+        (low, min(high, longest), share) for low, high, share in _DURATIONS if low < max(longest, 1.01)
+    ]
     shares = np.array([share for *_, share in classes])
     for choice in rng.choice(len(classes), count, p=shares / shares.sum()).tolist():
         samples = int(_RATE * rng.uniform(*classes[choice][:2]))

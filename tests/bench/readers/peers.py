@@ -1,7 +1,7 @@
 """What a fine-tuning script reads tars with today, for the benchmark: seed, tarfile, webdataset, Lhotse Shar.
 
-Each gives raw members and padded float32 batches from DataLoader workers, written as its own documentation shows it.
-The peers are in requirements-bench.txt, and imported only here.
+Each gives raw members and padded float32 batches from DataLoader workers, written as its own documentation
+shows it. The peers are in requirements-bench.txt, and imported only here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import tarfile
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
@@ -19,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 import torch
+from millrace.asr.throughput.naive import TarfileReader
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
@@ -76,24 +76,6 @@ class SeedTarReader:
         return handle
 
 
-class TarfileReader:
-    """tarfile, each tar scanned on its first use, then extractfile."""
-
-    def __init__(self, max_open_files: int = 64) -> None:
-        self.max_open_files = max_open_files
-        self._tars: OrderedDict[str, tuple[tarfile.TarFile, dict]] = OrderedDict()
-
-    def read(self, tar: str, name: str) -> bytes:
-        """The bytes of a member."""
-        if tar not in self._tars:
-            handle = tarfile.open(tar, "r:")  # noqa: SIM115 - kept open
-            self._tars[tar] = handle, {member.name: member for member in handle.getmembers()}
-            if len(self._tars) > self.max_open_files:
-                self._tars.popitem(last=False)[1][0].close()
-        handle, names = self._tars[tar]
-        return handle.extractfile(names[name]).read()
-
-
 def soundfile_decode(raw: bytes) -> np.ndarray:
     """float32 mono, as the seed's workers decode."""
     wave, rate = soundfile.read(io.BytesIO(raw), dtype="float32", always_2d=False)
@@ -112,7 +94,8 @@ def padded(waves: list) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class WaveformStream(IterableDataset):
-    """The seed's way to feed training: workers yield decoded waveforms one by one. Worker w takes every W-th sample."""
+    """The seed's way to feed training: workers yield decoded waveforms one by one. Worker w takes every W-th
+    sample."""
 
     def __init__(self, members: list[Member], reader: SeedTarReader | TarfileReader) -> None:
         self.members, self.reader = members, reader
@@ -120,7 +103,10 @@ class WaveformStream(IterableDataset):
     def __iter__(self) -> Iterator[dict]:
         worker = get_worker_info()
         for member in self.members[worker.id :: worker.num_workers]:
-            yield {"waveform": soundfile_decode(self.reader.read(member.tar, member.name)), "name": member.name}
+            yield {
+                "waveform": soundfile_decode(self.reader.read(member.tar, member.name)),
+                "name": member.name,
+            }
 
 
 def waveform_batches(
@@ -151,7 +137,8 @@ def webdataset_raw(tars: list[str]) -> Iterator[bytes]:
 def webdataset_batches(
     tars: list[str], batch_size: int, workers: int, batched: bool
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Streamed with a shuffle buffer and decoded in workers; `batched`: also padded there, else in the trainer."""
+    """Streamed with a shuffle buffer and decoded in workers; `batched`: also padded there, else in the
+    trainer."""
     import webdataset
 
     stream = webdataset.WebDataset(tars, shardshuffle=len(tars), nodesplitter=None, empty_check=False, seed=1)
@@ -188,7 +175,9 @@ def lhotse_prepare(members: list[Member], folder: Path, members_per_shard: int) 
     CutSet(cuts()).to_shar(folder, fields={"recording": "flac"}, shard_size=members_per_shard)
 
 
-def lhotse_batches(folder: Path, batch_seconds: float, workers: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def lhotse_batches(
+    folder: Path, batch_seconds: float, workers: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Shar with a DynamicBucketingSampler in each worker, audio collated there."""
     from lhotse import CutSet
     from lhotse.dataset import DynamicBucketingSampler, make_worker_init_fn

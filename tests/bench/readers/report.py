@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.bench.readers.benchmark import FLOOR, OURS, OURS_THREADED, SEED, Result, Setting
 from millrace.common import atomic
+
+from tests.bench.readers.benchmark import FLOOR, OURS, OURS_THREADED, SEED, Result, Setting
 
 # What the project set itself: our rate over the reader's, at least.
 BARS = {
@@ -55,7 +56,10 @@ def report(setting: Setting, results: Sequence[Result], equal_samples: int) -> d
 
 def _ours(results: Iterable[Result]) -> Result:
     """The faster of our readers."""
-    return max((result for result in results if result.reader in (OURS, OURS_THREADED)), key=lambda result: result.rate)
+    return max(
+        (result for result in results if result.reader in (OURS, OURS_THREADED)),
+        key=lambda result: result.rate,
+    )
 
 
 def _line(result: Result, ours: Result) -> dict:
@@ -69,7 +73,9 @@ def _line(result: Result, ours: Result) -> dict:
         "runs": [round(rate, 1) for rate in result.rates],
         "cpu_ms_per_member": round(result.cpu_ms, 4),
         "ours_is_faster_by": round(ratio, 2) if ratio else None,
-        "ours_needs_less_cpu_by": round(result.cpu_ms / ours.cpu_ms, 2) if result.cpu_ms and ours.cpu_ms else None,
+        "ours_needs_less_cpu_by": round(result.cpu_ms / ours.cpu_ms, 2)
+        if result.cpu_ms and ours.cpu_ms
+        else None,
         "bar": bar,
         "bar_met": None if bar is None or not ratio else ratio >= bar,
         "failed": result.failed,
@@ -77,7 +83,8 @@ def _line(result: Result, ours: Result) -> dict:
 
 
 def findings(results: Sequence[Result]) -> list[str]:
-    """Sentences: who is fastest in each kind, how near the storage's own rate, where streaming beats random access."""
+    """Sentences: who is fastest in each kind, how near the storage's own rate, where streaming beats random
+    access."""
     sentences = []
     for kind in dict.fromkeys(result.kind for result in results):
         ran = {result.reader: result for result in results if result.kind == kind and result.rate}
@@ -92,13 +99,16 @@ def findings(results: Sequence[Result]) -> list[str]:
         sentences += [f"{_TITLES[kind]}: {said}" for said in _against_floor(ran, floor)]
         sentences += [f"{_TITLES[kind]}: {said}" for said in _lost(ran)]
     sentences += [
-        f"{_TITLES[result.kind]}: {result.reader} did not run: {result.failed}" for result in results if result.failed
+        f"{_TITLES[result.kind]}: {result.reader} did not run: {result.failed}"
+        for result in results
+        if result.failed
     ]
     return sentences
 
 
 def _against_floor(ran: dict[str, Result], floor: Result | None) -> Iterator[str]:
-    """How near our reader comes to the machine itself; a bar above that cannot be met with members of this size."""
+    """How near our reader comes to the machine itself; a bar above that cannot be met with members of this
+    size."""
     if floor is None:
         return
     ours = _ours(ran.values())
@@ -133,12 +143,15 @@ def table(report: dict) -> str:
         ratio = f"{line['ours_is_faster_by']:.2f}x" if line["ours_is_faster_by"] else ""
         bar = "" if line["bar"] is None else f"  {line['bar']:g}x {'met' if line['bar_met'] else 'not met'}"
         cpu = f"{line['cpu_ms_per_member']:.3f}"
-        lines.append(f"{_TITLES[line['kind']]:30}{line['reader']:32}{line['order']:8}{rate:>12}{cpu:>9}{ratio:>9}{bar}")
+        lines.append(
+            f"{_TITLES[line['kind']]:30}{line['reader']:32}{line['order']:8}{rate:>12}{cpu:>9}{ratio:>9}{bar}"
+        )
     return "\n".join([*lines, *report["findings"]])
 
 
 def draw(report: dict, path: Path) -> None:
-    """Bars of the medians with the single runs as dots, one panel per kind, as SVG or PNG, without a date in it."""
+    """Bars of the medians with the single runs as dots, one panel per kind, as SVG or PNG, without a date in
+    it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -146,7 +159,9 @@ def draw(report: dict, path: Path) -> None:
 
     plt.rcParams.update({"svg.hashsalt": "millrace", "font.size": 9})
     kinds = list(dict.fromkeys(line["kind"] for line in report["results"]))
-    figure, panels = plt.subplots(1, len(kinds), figsize=(1 + 5 * len(kinds), 3.4), layout="constrained", squeeze=False)
+    figure, panels = plt.subplots(
+        1, len(kinds), figsize=(1 + 5 * len(kinds), 3.4), layout="constrained", squeeze=False
+    )
     for panel, kind in zip(panels[0], kinds, strict=True):
         lines = [line for line in report["results"] if line["kind"] == kind][::-1]
         names = [f"{line['reader']} ({line['order']})".replace(", ", ",\n") for line in lines]
@@ -158,7 +173,9 @@ def draw(report: dict, path: Path) -> None:
             ratio = line["ours_is_faster_by"]
             ours = line["reader"] in (OURS, OURS_THREADED)
             note = "did not run" if line["failed"] else "" if ours or not ratio else f"ours {ratio:.2f}x"
-            panel.annotate(note, (max([*line["runs"], 0]), place), (6, 0), textcoords="offset points", va="center")
+            panel.annotate(
+                note, (max([*line["runs"], 0]), place), (6, 0), textcoords="offset points", va="center"
+            )
         panel.set_title(_TITLES[kind])
         panel.set_xlabel("members/s (median of interleaved runs)")
         panel.set_xlim(0, 1.35 * max([1.0, *(rate for line in lines for rate in line["runs"])]))

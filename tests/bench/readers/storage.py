@@ -1,4 +1,5 @@
-"""What the machine gives to the best of readers: the same bytes, not handed to anybody. The floor of the benchmark."""
+"""What the machine gives to the best of readers: the same bytes, not handed to anybody. The floor of the
+benchmark."""
 
 from __future__ import annotations
 
@@ -19,14 +20,17 @@ def cold_reads(members: Sequence[Member], depth: int = 16) -> Iterator[int]:
 
 
 def warm_reads(members: Sequence[Member], threads: int) -> Iterator[int]:
-    """Sizes of members copied out of the page cache into one buffer a thread, which stays in the processor's cache."""
+    """Sizes of members copied out of the page cache into one buffer a thread, which stays in the processor's
+    cache."""
     yield from _reads(members, 0, threads)
 
 
 def _reads(members: Sequence[Member], flags: int, threads: int) -> list[int]:
     page = mmap.PAGESIZE
     # O_DIRECT wants offsets, sizes and addresses in whole blocks; a page is a multiple of any.
-    spans = [(member.offset // page * page, -(-(member.offset + member.size) // page) * page) for member in members]
+    spans = [
+        (member.offset // page * page, -(-(member.offset + member.size) // page) * page) for member in members
+    ]
     largest = max(end - first for first, end in spans)
     descriptors = {tar: os.open(tar, os.O_RDONLY | flags) for tar in {member.tar for member in members}}
 

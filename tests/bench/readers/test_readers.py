@@ -1,4 +1,5 @@
-"""The reader benchmark: the same samples from every reader, equal audio, and a report that says where we lose."""
+"""The reader benchmark: the same samples from every reader, equal audio, and a report that says where we
+lose."""
 
 from __future__ import annotations
 
@@ -7,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from millrace.asr.loading.row_table import RowTable
 
-from tests.bench.readers import __main__
-from tests.bench.readers import benchmark
+from tests.bench.readers import __main__, benchmark
 from tests.bench.readers import corpus as reader_corpus
 from tests.bench.readers import report as reader_report
 from tests.bench.readers.benchmark import Result, Setting
-from millrace.asr.loading.row_table import RowTable
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def test_the_corpus_is_whole_tars_in_batches_that_fit(setting):
     corpus = setting.corpus
     assert len(corpus.members) == 24 and len(corpus.tars) == 2
     rows = RowTable.open(setting.bucket_dir).rows(corpus.rows)
-    assert [(row.offset, row.size) for row in rows] == [(member.offset, member.size) for member in corpus.members]
+    assert [(row.offset, row.size) for row in rows] == [
+        (member.offset, member.size) for member in corpus.members
+    ]
     batches = corpus.batches(30, seed=1)
     assert sorted(np.concatenate(batches).tolist()) == list(range(24))
     for batch in batches:
@@ -68,14 +70,22 @@ def test_the_report_says_where_streaming_wins_and_who_did_not_run(setting, tmp_p
             rate = rates.get(name, 50.0)
             order = "stream" if name in benchmark.STREAMING else "random"
             failed = "" if rate else "No module named 'lhotse'"
-            results.append(Result(kind, name, order, [rate, rate * 3, rate / 3] if rate else [], [1.0], failed))
+            results.append(
+                Result(kind, name, order, [rate, rate * 3, rate / 3] if rate else [], [1.0], failed)
+            )
     report = reader_report.report(setting, results, 24)
     line = {(line["kind"], line["reader"]): line for line in report["results"]}
-    assert line["raw warm", "seed"]["ours_is_faster_by"] == 3.33 and line["raw warm", "seed"]["bar_met"] is True
+    assert (
+        line["raw warm", "seed"]["ours_is_faster_by"] == 3.33 and line["raw warm", "seed"]["bar_met"] is True
+    )
     assert line["batches", "webdataset"]["bar_met"] is False and line["batches", "lhotse"]["bar_met"] is None
     said = "\n".join(report["findings"])
     assert "the storage alone gives 50 members/s, of which millrace reaches 200%" in said
-    assert "streaming wins. webdataset" in said and "2.50 times millrace" in said and "No module named 'lhotse'" in said
+    assert (
+        "streaming wins. webdataset" in said
+        and "2.50 times millrace" in said
+        and "No module named 'lhotse'" in said
+    )
     text = reader_report.table(report)
     assert "not met" in text and "3.33x" in text and "failed" in text
     for name in ("a.svg", "b.svg", "c.png"):
@@ -87,7 +97,18 @@ def test_the_report_says_where_streaming_wins_and_who_did_not_run(setting, tmp_p
 @pytest.mark.e2e
 def test_the_command(tmp_path):
     output = tmp_path / "out" / "readers.json"
-    arguments = ["--make-tars", "1", "--members", "40", "--runs", "1", "--batch-seconds", "60", "--workers", "1"]
+    arguments = [
+        "--make-tars",
+        "1",
+        "--members",
+        "40",
+        "--runs",
+        "1",
+        "--batch-seconds",
+        "60",
+        "--workers",
+        "1",
+    ]
     arguments += ["--kinds", "batches"]
     assert __main__.main([*arguments, "--output", str(output), "--figure", str(tmp_path / "f.svg")]) == 0
     report = json.loads(output.read_text())

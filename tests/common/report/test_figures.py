@@ -13,10 +13,9 @@ import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common.report import figures
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["plain", "<b>&\"'", "日本国会", "$x$ $", "two\nlines\x07", "مصر"]
 
@@ -27,7 +26,9 @@ def draw(names: list[str] = NAMES) -> str:
         sheet.heading("A <title>", "subtitle")
         sheet.legend(0.15, 0.6, [(name, figures.PALETTE[0]) for name in names])
         axes = sheet.axes(1, 1, 4, 1.5)
-        figures.stacked_bars(axes, [("#0072B2", list(range(len(names)))), ("#E69F00", [1] * len(names))], names, names)
+        figures.stacked_bars(
+            axes, [("#0072B2", list(range(len(names)))), ("#E69F00", [1] * len(names))], names, names
+        )
         figures.count_axis(axes.xaxis)
         return figures.svg(sheet.figure, 'A <title> "quoted"', "what & how")
 
@@ -60,7 +61,9 @@ def test_same_bytes_in_another_process_and_no_trace_of_it() -> None:
 
 def test_style_leaves_settings_as_they_were_and_does_not_depend_on_them() -> None:
     expected = draw()
-    with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "svg.fonttype": "path", "lines.linewidth": 9}):
+    with matplotlib.rc_context(
+        {"font.size": 30, "axes.grid": True, "svg.fonttype": "path", "lines.linewidth": 9}
+    ):
         before = dict(matplotlib.rcParams)
         assert draw() == expected
         assert dict(matplotlib.rcParams) == before
@@ -91,7 +94,9 @@ def test_save_svg_is_a_whole_xml_file(tmp_path: Path) -> None:
 
 @given(st.text(max_size=60))
 def test_any_text_makes_valid_xml(text: str) -> None:
-    ElementTree.fromstring(f'<svg aria-label="{figures._escape(text)}">{figures._escape(figures.label(text))}</svg>')
+    ElementTree.fromstring(
+        f'<svg aria-label="{figures._escape(text)}">{figures._escape(figures.label(text))}</svg>'
+    )
 
 
 @given(st.text(max_size=200), st.floats(0.5, 4))

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from millrace.common import jsonl
-from millrace.common.training.checkpoint import Checkpoints
 from millrace.common.errors import MillraceError
+from millrace.common.training.checkpoint import Checkpoints
 
 
 def state(step: int) -> dict:
-    return {"weight": torch.full((1000,), float(step)), "nested": {"rng": (3, (1, 2), None)}, "ranks": [{"a": step}]}
+    return {
+        "weight": torch.full((1000,), float(step)),
+        "nested": {"rng": (3, (1, 2), None)},
+        "ranks": [{"a": step}],
+    }
 
 
 def steps(folder: Path) -> list[int]:
@@ -48,7 +51,9 @@ def test_the_same_state_gives_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         Checkpoints(tmp_path / name).save(3, state(3), {"seed": 1})
     for name in ("state.pt", "checkpoint.json"):
-        assert (tmp_path / "a/step-00000003" / name).read_bytes() == (tmp_path / "b/step-00000003" / name).read_bytes()
+        assert (tmp_path / "a/step-00000003" / name).read_bytes() == (
+            tmp_path / "b/step-00000003" / name
+        ).read_bytes()
 
 
 def flip(folder: Path) -> None:

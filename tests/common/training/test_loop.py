@@ -19,14 +19,14 @@ from pathlib import Path
 import orjson
 import pytest
 import torch
-
 from millrace.common import jsonl
-from millrace.common.training import seeding
 from millrace.common.errors import MillraceError
-from millrace.common.training.settings import HELP, LoopSettings
+from millrace.common.training import seeding
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import REQUEUE_EXIT_CODE
 from millrace.common.training.schedule import Schedule
+from millrace.common.training.settings import HELP, LoopSettings
+
 from tests.common.training.tiny_task import TinyDataset, TinyTask, run
 
 # What must be the same in a run that was left alone; times and rates are not.
@@ -74,7 +74,8 @@ def saved_steps(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("settings", "task", "kills"),
     [
-        # 13 steps an epoch. Killed before the first checkpoint, at one, in the last step of an epoch, in the next.
+        # 13 steps an epoch. Killed before the first checkpoint, at one, in the last step of an epoch, in the
+        # next.
         ({"epochs": 2, "eval_steps": 5, "eval_at_start": 1}, {}, (1, 2, 7, 13, 14, 26)),
         # Windows of the log, checkpoints and accumulation out of step with each other; workers.
         ({"epochs": 2, "log_steps": 3, "grad_acc": 2}, {"workers": 2, "dropout": 0.3}, (12,)),
@@ -106,7 +107,8 @@ def test_stop_signals_finish_the_step_save_and_ask_for_a_requeue(tmp_path):
     assert forked(stopped, settings, {"fault": "TERM", "at_step": 26}) == REQUEUE_EXIT_CODE
     result = run(stopped, settings, {})
     assert result.digest == alone.digest
-    # An evaluation that was due when the signal came is made up for by the next run, so it may follow an epoch's line.
+    # An evaluation that was due when the signal came is made up for by the next run, so it may follow an
+    # epoch's line.
     assert sorted(map(repr, exact(stopped))) == sorted(map(repr, exact(tmp_path / "alone")))
 
 
@@ -143,7 +145,9 @@ def plain_torch(task: TinyTask, clip: float, group: int) -> tuple[torch.nn.Modul
     model = task.build_model()
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     rest = [p for p in model.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}])
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    )
     order = seeding.generator(42, "order", 0).permutation(task.size).tolist()
     steps, seen = -(-task.size // group), []
     for step in range(steps):
@@ -185,7 +189,9 @@ def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplo
     assert losses(tmp_path / "weightless")[2] is None
     # With another batch in the same step, whose gradients a nan times 0 would spoil.
     run(tmp_path / "beside", {"grad_acc": 2}, {"fault": "weightless", "at_step": 3})
-    assert all(math.isfinite(x) for x in losses(tmp_path / "beside")) and len(losses(tmp_path / "beside")) == 7
+    assert (
+        all(math.isfinite(x) for x in losses(tmp_path / "beside")) and len(losses(tmp_path / "beside")) == 7
+    )
     # Accumulated with others, an empty batch leaves the others' mean as it is.
     merged = run(tmp_path / "merged", {"grad_acc": 2}, {"skip_ids": tuple(order[6:9]), "dropout": 0.0})
     assert len(losses(tmp_path / "merged")) == 7 and merged.position.samples == 34
@@ -266,7 +272,9 @@ def test_tensorboard_holds_the_losses(tmp_path):
     run(tmp_path, {"max_steps": 3, "tensorboard": 1}, {})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(tmp_path), rel=1e-6)
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(
+        losses(tmp_path), rel=1e-6
+    )
     assert events.Scalars("eval/metrics/mse")
 
 
@@ -302,9 +310,17 @@ def test_settings_are_checked_and_each_has_a_flag_with_help():
     parser = argparse.ArgumentParser()
     LoopSettings.add_arguments(parser)
     args = parser.parse_args(["--lr", "1e-3", "--save_total_limit", "10", "--lr_scheduler_type", "linear"])
-    assert LoopSettings.from_args(args) == LoopSettings(lr=1e-3, save_total_limit=10, lr_scheduler_type="linear")
+    assert LoopSettings.from_args(args) == LoopSettings(
+        lr=1e-3, save_total_limit=10, lr_scheduler_type="linear"
+    )
     assert set(HELP) == set(LoopSettings.__dataclass_fields__)
-    for wrong in ({"lr": float("nan")}, {"grad_acc": 0}, {"precision": "bf17"}, {"warmup_ratio": 2.0}, {"epochs": 0}):
+    for wrong in (
+        {"lr": float("nan")},
+        {"grad_acc": 0},
+        {"precision": "bf17"},
+        {"warmup_ratio": 2.0},
+        {"epochs": 0},
+    ):
         with pytest.raises(MillraceError, match=next(iter(wrong))):
             LoopSettings(**wrong)
 
@@ -357,4 +373,6 @@ def test_a_terminal_shows_a_bar_with_rates_padding_and_data_wait(tmp_path):
         while block := os.read(terminal, 65536):
             shown += block
     assert os.waitpid(child, 0)[1] == 0
-    assert re.search(rb"training: 100%.* 5/5 .*loss \d.*samples/s, padding \d+\.\d %, data wait \d", shown), shown
+    assert re.search(rb"training: 100%.* 5/5 .*loss \d.*samples/s, padding \d+\.\d %, data wait \d", shown), (
+        shown
+    )

@@ -1,4 +1,5 @@
-"""Several ranks over gloo, started as a cluster starts them: equal weights, kills, signals, other rank counts."""
+"""Several ranks over gloo, started as a cluster starts them: equal weights, kills, signals, other rank
+counts."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ import numpy as np
 import orjson
 import pytest
 import torch
-
 from millrace.common import jsonl
-from millrace.common.training import seeding
 from millrace.common.errors import MillraceError
+from millrace.common.training import seeding
 from millrace.common.training.ranks import ENVIRONMENT, REQUEUE_EXIT_CODE, Exchange, Ranks, StopSignals
+
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # Guards against a hang; the 60 s within which a rank's death must end the others are in here, with the start.
 LIMIT_SECONDS = 180
 
@@ -63,7 +64,8 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
     assert "failed: rank 1: signal SIGKILL" in ended.stderr
     assert "Traceback" not in ended.stderr, ended.stderr
     assert saved_steps(killed) == [3]
-    # 37 samples in threes on two ranks: 7 steps an epoch, the last with one sample on rank 0 and none on rank 1.
+    # 37 samples in threes on two ranks: 7 steps an epoch, the last with one sample on rank 0 and none on rank
+    # 1.
     order = seeding.generator(42, "order", 0).permutation(37).tolist()
     plain = {"dropout": 0.0}
     even = {"batch": 6, "dropout": 0.0}
@@ -73,9 +75,16 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
             {"folder": str(killed), "settings": settings},
             {"folder": str(alone), "settings": settings},
             {"folder": str(tmp_path / "split"), "settings": {"max_grad_norm": 0.3}, "task": plain},
-            {"folder": str(tmp_path / "gathered"), "settings": {"grad_acc": 2}, "task": {"batch": 3, "dropout": 0.0}},
+            {
+                "folder": str(tmp_path / "gathered"),
+                "settings": {"grad_acc": 2},
+                "task": {"batch": 3, "dropout": 0.0},
+            },
             {"folder": str(tmp_path / "bare"), "task": {**plain, "skip_ids": order[:9]}},
-            {"folder": str(tmp_path / "tf"), "settings": {"max_steps": 2, "tensorboard": 1, "precision": "bf16-mixed"}},
+            {
+                "folder": str(tmp_path / "tf"),
+                "settings": {"max_steps": 2, "tensorboard": 1, "precision": "bf16-mixed"},
+            },
         ],
         tmp_path,
     )
@@ -132,7 +141,9 @@ def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
 def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
     """Under plain torchrun, and far from their last step: else they would train on, beside the next run."""
     task = {"fault": "orphan", "at_step": 3}
-    runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6, "save_steps": 0}, "task": task}]
+    runs = [
+        {"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6, "save_steps": 0}, "task": task}
+    ]
     # Returns when the ranks have closed their standard error.
     ended = launched(2, runs, tmp_path, launcher="torch.distributed.run")
     assert ended.returncode == -signal.SIGKILL
@@ -142,7 +153,8 @@ def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
 
 
 def test_a_rank_that_starts_ends_with_its_launcher():
-    """Without its launcher it would wait for the other ranks until the time is out, in the way of the next run."""
+    """Without its launcher it would wait for the other ranks until the time is out, in the way of the next
+    run."""
     rank = "import time; from millrace.common.training.ranks import end_with_launcher as end; "
     rank += "end(9); print('up', flush=True); time.sleep(60)"
     launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
@@ -151,7 +163,9 @@ def test_a_rank_that_starts_ends_with_its_launcher():
     assert running.stdout.readline() == b"up\n"
     running.kill()
     running.wait()
-    assert select.select([running.stdout], [], [], 20)[0] and running.stdout.read() == b"", "the rank lives on"
+    assert select.select([running.stdout], [], [], 20)[0] and running.stdout.read() == b"", (
+        "the rank lives on"
+    )
     running.stdout.close()
 
 

@@ -9,9 +9,8 @@ import signal
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
-
 from millrace.common.training import seeding
+from torch.utils.data import DataLoader, Dataset
 
 
 def test_an_address_gives_the_same_seed_for_ever():
@@ -22,7 +21,17 @@ def test_an_address_gives_the_same_seed_for_ever():
 
 
 def test_addresses_that_look_alike_differ():
-    addresses = [(1, 2, 3), (1, 23), (12, 3), (1, "2", 3), (1, "23"), (1, b"23"), (1, "2", "3"), (1, 3, 2), (1, "2,3")]
+    addresses = [
+        (1, 2, 3),
+        (1, 23),
+        (12, 3),
+        (1, "2", 3),
+        (1, "23"),
+        (1, b"23"),
+        (1, "2", "3"),
+        (1, 3, 2),
+        (1, "2,3"),
+    ]
     seeds = [seeding.derive(*address) for address in addresses]
     assert len(set(seeds)) == len(addresses)
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -37,7 +46,9 @@ def test_draws_depend_on_the_address_alone():
     first = seeding.generator(1, 0, 77).random(4)
     seeding.generator(1, 0, 78).random(1000)
     assert (seeding.generator(1, 0, 77).random(4) == first).all()
-    draws = np.array([seeding.generator(1, epoch, number).random() for epoch in range(20) for number in range(50)])
+    draws = np.array(
+        [seeding.generator(1, epoch, number).random() for epoch in range(20) for number in range(50)]
+    )
     assert len(np.unique(draws)) == 1000
     assert abs(draws.mean() - 0.5) < 0.03 and abs(draws.std() - 12**-0.5) < 0.02
 

@@ -1,4 +1,5 @@
-"""A small sequence task for tests of the loop, and a command that trains it: `-m tests.common.training.tiny_task runs.json`.
+"""A small sequence task for tests of the loop, and a command that trains it: `-m
+tests.common.training.tiny_task runs.json`.
 
 runs.json is a list of runs, done one after the other: {"folder", "settings", "task"}.
 """
@@ -15,22 +16,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset
-
-from millrace.common import atomic
-from millrace.common import cli
-from millrace.common import jsonl
-from millrace.common.training import seeding
+from millrace.common import atomic, cli, jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.training import seeding
 from millrace.common.training.loop import Result, train
 from millrace.common.training.settings import LoopSettings
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
 
 WIDTH = 4
 
 
 class TinyModel(torch.nn.Module):
-    """Predicts the running mean of each sequence's first feature. Dropout draws from the ambient generator."""
+    """Predicts the running mean of each sequence's first feature. Dropout draws from the ambient
+    generator."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -112,9 +111,9 @@ def _stopped_by_launcher(number: int) -> None:
 class TinyTask:
     """`size` samples in batches of `batch`.
 
-    `fault` happens once, in optimiser step `at_step` on `fault_rank`, while it is computed: "kill" (SIGKILL to itself),
-    "orphan" (SIGKILL to the launcher), "TERM" or "USR1" (sent to the launcher, or itself where there is none), "nan"
-    (a loss), "weightless" (a batch of weight 0 whose loss is nan).
+    `fault` happens once, in optimiser step `at_step` on `fault_rank`, while it is computed: "kill" (SIGKILL
+    to itself), "orphan" (SIGKILL to the launcher), "TERM" or "USR1" (sent to the launcher, or itself where
+    there is none), "nan" (a loss), "weightless" (a batch of weight 0 whose loss is nan).
     """
 
     size: int = 37
@@ -142,16 +141,27 @@ class TinyTask:
         left = self.size - self._done(spans)
         return -(-left // (self.batch * world_size)) + self.steps_too_many
 
-    def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: tuple = ()) -> Iterator[TinyBatch]:
+    def loader(
+        self, epoch: int, start_step: int, rank: int, world_size: int, spans: tuple = ()
+    ) -> Iterator[TinyBatch]:
         order = seeding.generator(self.seed, "order", epoch).permutation(self.size)[self._done(spans) :]
         addresses = []
         for step in range(start_step, self.steps_per_epoch(epoch, world_size, spans) - self.steps_too_many):
             first = (step * world_size + rank) * self.batch
-            ids = [number for number in order[first : first + self.batch].tolist() if number not in self.skip_ids]
+            ids = [
+                number for number in order[first : first + self.batch].tolist() if number not in self.skip_ids
+            ]
             addresses.append((epoch, ids))
-        several = {"worker_init_fn": seeding.start_worker, "persistent_workers": False} if self.workers else {}
+        several = (
+            {"worker_init_fn": seeding.start_worker, "persistent_workers": False} if self.workers else {}
+        )
         loader = DataLoader(
-            TinyDataset(self.seed), None, sampler=addresses, num_workers=self.workers, collate_fn=_same, **several
+            TinyDataset(self.seed),
+            None,
+            sampler=addresses,
+            num_workers=self.workers,
+            collate_fn=_same,
+            **several,
         )
         yield from loader
 
@@ -159,7 +169,9 @@ class TinyTask:
         return batch.ids
 
     def training_step(self, model: torch.nn.Module, batch: TinyBatch) -> tuple[torch.Tensor, float, dict]:
-        due = self.fault and self.now + 1 == self.at_step and int(os.environ.get("RANK", 0)) == self.fault_rank
+        due = (
+            self.fault and self.now + 1 == self.at_step and int(os.environ.get("RANK", 0)) == self.fault_rank
+        )
         due, self.faulted = due and not self.faulted, self.faulted or due
         if due and self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -201,8 +213,12 @@ def run(folder: Path, settings: dict, task: dict) -> Result:
     if result.ranks.is_main:
         summary = {**result.summary(), "digest": result.digest, "resumed_step": result.resumed_step}
         atomic.write_json(folder / "metrics.json", summary)
-        torch.save({name: tensor.clone() for name, tensor in result.model.state_dict().items()}, folder / "model.pt")
-    atomic.write_json(folder / f"rank.{result.ranks.rank}.json", {"digest": result.digest, "task": asdict(tiny)})
+        torch.save(
+            {name: tensor.clone() for name, tensor in result.model.state_dict().items()}, folder / "model.pt"
+        )
+    atomic.write_json(
+        folder / f"rank.{result.ranks.rank}.json", {"digest": result.digest, "task": asdict(tiny)}
+    )
     return result
 
 

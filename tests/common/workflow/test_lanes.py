@@ -1,4 +1,5 @@
-"""What the Snakefile asks of the lanes: sources in step, one line to the user, a prefix that survives odd folders."""
+"""What the Snakefile asks of the lanes: sources in step, one line to the user, a prefix that survives odd
+folders."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from millrace.common.workflow import lanes
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import config, lanes
+
 from tests.workflow.workflow import ROOT
 
 
@@ -21,11 +22,11 @@ class Found:
     message: str = ""
 
 
-def house(on: bool = True, main: bool = True) -> lanes.House:
-    return lanes.House({"lanes": ["speech"] if on else []}, ROOT, is_main_process=main)
+def house(on: bool = True, main: bool = True) -> lanes.Lanes:
+    return lanes.Lanes({"lanes": ["speech"] if on else []}, ROOT, is_main_process=main)
 
 
-def ask(of: lanes.House, sync) -> Found:
+def ask(of: lanes.Lanes, sync) -> Found:
     return of.sources("speech", sync=sync, load=lambda: Found("loaded"), remedy="do this")
 
 
@@ -83,36 +84,38 @@ def test_what_the_system_refuses_ends_in_one_line():
 def test_a_lane_that_builds_nothing_says_so_once(capsys):
     silent = house()
     ask(silent, lambda: Found("empty"))
-    silent.promise("speech", lambda: [])
+    silent.register_targets("speech", lambda: [])
     assert capsys.readouterr().err == "Millrace: speech: there is nothing to build from: do this\n"
     told = house()
     ask(told, lambda: Found("none", "no corpus at x"))
-    told.promise("speech", lambda: [])
+    told.register_targets("speech", lambda: [])
     assert capsys.readouterr().err.count("\n") == 1
     off = house(on=False)
-    off.promise("speech", lambda: [])
+    off.register_targets("speech", lambda: [])
     assert capsys.readouterr().err == ""
 
 
 def test_targets_are_those_of_the_lanes_that_are_on():
     for on, expected in ((True, ["x", "y"]), (False, [])):
         some = house(on)
-        some.promise("speech", lambda: ["x", "y"])
+        some.register_targets("speech", lambda: ["x", "y"])
         assert some.targets() == expected
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "it's", "b{r}ace", "$HOME", "a;b"])
 def test_the_prefix_finds_this_clone_and_this_python_in_any_folder(tmp_path: Path, name):
     clone = tmp_path / name
-    (clone / "scripts").mkdir(parents=True)
-    (clone / "scripts/__init__.py").write_text("")
-    prefix = lanes.House({"lanes": []}, clone, is_main_process=False).shell_prefix("set()")
+    (clone / "scripts/millrace").mkdir(parents=True)
+    (clone / "scripts/millrace/__init__.py").write_text("")
+    prefix = lanes.Lanes({"lanes": []}, clone, is_main_process=False).shell_prefix("set()")
     # As Snakemake does it: prefix and command are one format string.
-    command = (prefix + "python -c 'import scripts, sys; print(scripts.__file__, sys.prefix)'").format()
+    command = (prefix + "python -c 'import millrace, sys; print(millrace.__file__, sys.prefix)'").format()
     for path in ("", "/somewhere"):
         env = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(["bash", "-euc", command], env=env, cwd=tmp_path, capture_output=True, text=True)
-        assert done.stdout.strip() == f"{clone}/scripts/__init__.py {sys.prefix}", done.stderr
+        done = subprocess.run(
+            ["bash", "-euc", command], env=env, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == f"{clone}/scripts/millrace/__init__.py {sys.prefix}", done.stderr
 
 
 def test_with_conda_its_own_python_is_used():
@@ -122,5 +125,5 @@ def test_with_conda_its_own_python_is_used():
 
 def test_an_invalid_config_ends_the_parse_with_its_key():
     with pytest.raises(SystemExit) as caught:
-        lanes.validate_config({"speech": {"max_cerr": 1}}, ROOT / "rules/schemas")
+        config.validate_config({"speech": {"max_cerr": 1}}, ROOT / "rules/schemas")
     assert "speech.max_cerr" in str(caught.value.code)

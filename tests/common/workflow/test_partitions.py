@@ -1,4 +1,5 @@
-"""Partitions: placements that never move, files that change only with their content, caches that cost only time."""
+"""Partitions: placements that never move, files that change only with their content, caches that cost only
+time."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from millrace.common.workflow import partitions
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import partitions
 
 ITEMS = st.dictionaries(
     st.text(min_size=1, max_size=12),
@@ -190,7 +191,9 @@ def test_a_changed_file_is_read_again(tmp_path: Path, change):
     assert second.reads == 1
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 2, "entries": {}}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 2, "entries": {}}', b"\xff\xfe"]
+)
 def test_a_damaged_or_older_cache_costs_a_read_and_no_truth(tmp_path: Path, damage):
     (tmp_path / "file").write_text("one")
     (tmp_path / "cache.json").write_bytes(damage)
@@ -237,8 +240,8 @@ def test_files_follow_their_contents_and_nothing_else_is_touched(tmp_path_factor
 
 @given(value=st.dictionaries(st.text(), st.integers(-(2**60), 2**60) | st.text()))
 def test_a_digest_is_of_the_value_not_of_its_order(value):
-    assert partitions.digest(dict(reversed(value.items()))) == partitions.digest(value)
-    assert partitions.digest({**value, "new key": 1}) != partitions.digest(value) or "new key" in value
+    assert jsonl.digest(dict(reversed(value.items()))) == jsonl.digest(value)
+    assert jsonl.digest({**value, "new key": 1}) != jsonl.digest(value) or "new key" in value
 
 
 @pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 150, 199, 200, 201, 1000])
@@ -247,7 +250,7 @@ def test_head_and_tail_tell_files_apart_with_two_blocks_read(tmp_path: Path, siz
 
     def seen() -> str:
         path.write_bytes(content)
-        return partitions.head_tail_digest(str(path), block=100)
+        return jsonl.head_tail_digest(str(path), block=100)
 
     first = seen()
     assert first == seen()

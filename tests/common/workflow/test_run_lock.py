@@ -12,9 +12,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
 from millrace.common import jsonl
 from millrace.common.workflow import run_lock
+
 from tests.workflow.workflow import ROOT
 
 
@@ -29,7 +29,10 @@ def other(code: str = "") -> None:
     """A process that notes itself, runs `code` and is killed, so that nothing of its own tidies up."""
     text = f"import os, signal\nfrom millrace.common import run_lock\nrun_lock.enter()\n{code}\nos.kill(os.getpid(), 9)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, "-c", text], check=False, env=environment).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", text], check=False, env=environment).returncode
+        == -signal.SIGKILL
+    )
 
 
 @pytest.mark.parametrize("code", ["", "run_lock.begin(local=True)"])
@@ -73,11 +76,11 @@ def test_damaged_notes_stop_nobody():
 
 
 def test_a_note_says_who_and_goes_with_its_process():
-    code = (
-        "from millrace.common import run_lock; run_lock.enter(); run_lock.begin(True); print(*run_lock.NOTES.iterdir())"
-    )
+    code = "from millrace.common import run_lock; run_lock.enter(); run_lock.begin(True); print(*run_lock.NOTES.iterdir())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True
+    )
     assert socket.gethostname()[:3] in done.stdout and not list(run_lock.NOTES.iterdir())
     run_lock.enter()
     assert jsonl.read(next(run_lock.NOTES.iterdir()))["pid"] == os.getpid()

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-
 from millrace.common.errors import MillraceError
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio.damage.containers import breaks
@@ -34,14 +33,20 @@ def signal(seconds: float = SECONDS, rate: int = RATE, seed: int = 0) -> np.ndar
     n = int(seconds * rate)
     t = np.arange(n) / rate
     pitch = np.interp(
-        t, np.arange(0, seconds + 1, 0.25)[: 4 * int(seconds) + 4], random.uniform(100, 900, 4 * int(seconds) + 4)
+        t,
+        np.arange(0, seconds + 1, 0.25)[: 4 * int(seconds) + 4],
+        random.uniform(100, 900, 4 * int(seconds) + 4),
     )
-    level = np.interp(t, np.arange(0, seconds + 0.2, 0.1), random.random(len(np.arange(0, seconds + 0.2, 0.1))) ** 2)
+    level = np.interp(
+        t, np.arange(0, seconds + 0.2, 0.1), random.random(len(np.arange(0, seconds + 0.2, 0.1))) ** 2
+    )
     wave = 0.3 * np.sin(2 * np.pi * np.cumsum(pitch) / rate) + 0.1 * random.standard_normal(n)
     return np.round(np.clip(wave * level, -1, 1) * 32767).astype(np.int16)
 
 
-def write_av(path: Path, samples: np.ndarray, rate: int, codec: str, form: str, channels: int = 1, file=None) -> Path:
+def write_av(
+    path: Path, samples: np.ndarray, rate: int, codec: str, form: str, channels: int = 1, file=None
+) -> Path:
     layout = "mono" if channels == 1 else "stereo"
     # Without random ids in Matroska and Ogg: what a damaged byte does must be the same in every run.
     with av.open(file or str(path), "w", format=form, container_options={"fflags": "+bitexact"}) as target:
@@ -99,7 +104,8 @@ def corpus(tmp_path_factory, source) -> dict[str, Path]:
     return {name: write_av(folder / f"r.{name}", source, RATE, *how) for name, how in LOSSY.items()}
 
 
-# PCM and FLAC: exact ----------------------------------------------------------------------------------------------
+# PCM and FLAC: exact
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("container", ["WAV", "WAVEX", "RF64", "W64", "AIFF", "CAF", "FLAC"])
@@ -127,7 +133,9 @@ def test_other_samples_are_mixed_in_float_and_rounded_once(tmp_path, container, 
     random = np.random.default_rng(3)
     wide = random.integers(-(2**31), 2**31, (16000, channels)).astype(np.int32)
     path = tmp_path / "a.bin"
-    soundfile.write(path, wide if "PCM" in subtype else wide / 2**31 * 1.3, 16000, format=container, subtype=subtype)
+    soundfile.write(
+        path, wide if "PCM" in subtype else wide / 2**31 * 1.3, 16000, format=container, subtype=subtype
+    )
     stored = soundfile.read(path, dtype="float64", always_2d=True)[0]
     expected = np.clip(np.rint(stored.mean(axis=1) * 32768), -32768, 32767)
     found = next(audio.cut(path, [(0.25, 0.75)], 16000)).astype(int)
@@ -185,7 +193,9 @@ def test_opposite_channels_do_not_cancel(tmp_path, container):
     samples = np.stack([left, np.clip(-left.astype(int), -32768, 32767).astype(np.int16)], 1)
     soundfile.write(tmp_path / "a", samples, 16000, format=container, subtype="PCM_16")
     np.testing.assert_array_equal(next(audio.cut(tmp_path / "a", [(0.5, 2.5)], 16000)), left[8000:40000])
-    assert [warning.partition(":")[0] for warning in audio.probe(tmp_path / "a").warnings] == ["opposite_channels"]
+    assert [warning.partition(":")[0] for warning in audio.probe(tmp_path / "a").warnings] == [
+        "opposite_channels"
+    ]
     soundfile.write(tmp_path / "a", np.stack([left, left // 2], 1), 16000, format=container, subtype="PCM_16")
     assert audio.probe(tmp_path / "a").warnings == ()
 
@@ -324,7 +334,9 @@ def test_wav_of_another_size_than_it_states_warns(tmp_path, change, warning):
     """Bytes lost or added within PCM show nowhere else, and move all that follows."""
     body = signal(2, 16000).tobytes()
     raw = wav(36 + len(body), len(body), body)
-    changed = raw[: 44 + len(body) // 2] + b"\xff" * max(change, 0) + raw[44 + len(body) // 2 - min(change, 0) :]
+    changed = (
+        raw[: 44 + len(body) // 2] + b"\xff" * max(change, 0) + raw[44 + len(body) // 2 - min(change, 0) :]
+    )
     (tmp_path / "a.wav").write_bytes(changed)
     warnings = audio.probe(tmp_path / "a.wav").warnings
     assert [text.partition(":")[0] for text in warnings] == ([warning] if warning else [])
@@ -332,11 +344,14 @@ def test_wav_of_another_size_than_it_states_warns(tmp_path, change, warning):
     raw_adpcm = write_av(tmp_path / "b.wav", signal(2, 16000), 16000, "adpcm_ima_wav", "wav").read_bytes()
     (tmp_path / "b.wav").write_bytes(raw_adpcm[:8000] + raw_adpcm[8003:])
     assert audio.probe(tmp_path / "b.wav").warnings[0].startswith("bytes_missing: b.wav is 3 bytes")
-    (tmp_path / "a.wav").write_bytes(raw + bytes(5000) if change == 0 else raw)  # padded with zeros: nothing is wrong
+    (tmp_path / "a.wav").write_bytes(
+        raw + bytes(5000) if change == 0 else raw
+    )  # padded with zeros: nothing is wrong
     assert audio.probe(tmp_path / "a.wav").warnings == ()
 
 
-# Compressed: within 10 ms -----------------------------------------------------------------------------------------
+# Compressed: within 10 ms
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["opus", "webm", "m4a", "mkv", "mp3"])
@@ -369,7 +384,11 @@ def test_mp3_without_its_info_frame_warns(tmp_path, corpus, source):
     path = tmp_path / "bare.mp3"
     path.write_bytes(raw[second:])
     info = audio.probe(path)
-    assert len(info.warnings) == 1 and "no_encoder_delay: mp3 " in info.warnings[0] and "bare.mp3" in info.warnings[0]
+    assert (
+        len(info.warnings) == 1
+        and "no_encoder_delay: mp3 " in info.warnings[0]
+        and "bare.mp3" in info.warnings[0]
+    )
     assert info.duration_seconds == pytest.approx(SECONDS, abs=0.1)
     late = offsets(path, source)
     assert set(late) == {late[0]} and 900 < late[0] < 1400
@@ -489,7 +508,9 @@ def write_video(path: Path, samples: np.ndarray | None) -> None:
         sound = target.add_stream("aac", rate=RATE, layout="mono") if samples is not None else None
         for second in range(SECONDS):
             for _ in range(5):
-                target.mux(video.encode(av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24")))
+                target.mux(
+                    video.encode(av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24"))
+                )
             if sound is not None:
                 block = samples[second * RATE : (second + 1) * RATE][None]
                 frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(block), format="s16", layout="mono")
@@ -576,7 +597,9 @@ def test_a_rate_that_rises_spoils_nothing(tmp_path, source, codec, form):
         for half, rate in ((first, 24000), (second, RATE))
     ]
     (tmp_path / "joined").write_bytes(b"".join(raws))
-    late = offsets(tmp_path / "joined", soxr.resample(source, RATE, 24000), [(1.0, 3.0), (6.0, 7.5), (8.0, 9.5)], 24000)
+    late = offsets(
+        tmp_path / "joined", soxr.resample(source, RATE, 24000), [(1.0, 3.0), (6.0, 7.5), (8.0, 9.5)], 24000
+    )
     if form == "mpegts":
         assert late[1:] == ["audio_load"] * 2
     else:
@@ -596,7 +619,11 @@ def test_wma(tmp_path, rate):
         target.mux(stream.encode(None))
     assert max(abs(late) for late in offsets(path, samples, [(0.1, 1.9), (3.0, 5.5)], rate)) <= rate // 100
     assert audio.probe(path).warnings == ()
-    assert audio.probe(write_av(tmp_path / "bare.wma", samples, rate, "wmav2", "asf")).warnings[0].startswith("no_enc")
+    assert (
+        audio.probe(write_av(tmp_path / "bare.wma", samples, rate, "wmav2", "asf"))
+        .warnings[0]
+        .startswith("no_enc")
+    )
     raw = path.read_bytes()
     for at in range(len(raw) // 3, len(raw) // 2, len(raw) // 60):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 0x84]) + raw[at + 1 :])
@@ -637,7 +664,9 @@ def test_tags_before_behind_and_between_move_nothing(tmp_path, corpus, source, n
     if name == "aac":  # as in the joined segments of a live stream
         (tmp_path / "a").write_bytes(raw + tag + raw)
         assert offsets(tmp_path / "a", source) == sound
-        assert not isinstance(next(audio.cut(tmp_path / "a", [(SECONDS + 2.0, SECONDS + 4.0)], RATE)), audio.AudioError)
+        assert not isinstance(
+            next(audio.cut(tmp_path / "a", [(SECONDS + 2.0, SECONDS + 4.0)], RATE)), audio.AudioError
+        )
 
 
 def damaged(raw: bytes, damage: str, at: int, size: int, random: np.random.Generator) -> bytes:
@@ -696,7 +725,9 @@ def test_clusters_of_matroska_that_lost_their_header(tmp_path, corpus, source):
         late = offsets(path, source)
         kept = [not isinstance(after, str) for after in late]
         assert all(
-            abs(after - before) <= RATE // 100 for after, before, there in zip(late, sound, kept, strict=True) if there
+            abs(after - before) <= RATE // 100
+            for after, before, there in zip(late, sound, kept, strict=True)
+            if there
         ), (start, stop, late)
         assert all(kept[:2]) and all(kept[-2:]), "whole clusters before and behind are kept"
 
@@ -749,7 +780,8 @@ def test_tapped_and_joined_transport_streams_are_whole(tmp_path, corpus):
         assert breaks(str(tmp_path / "a.ts"), "mpegts", pid) == []
 
 
-# Spans ------------------------------------------------------------------------------------------------------------
+# Spans
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["wav", "flac", "opus"])
@@ -772,7 +804,9 @@ def test_spans_on_the_edge(tmp_path, name):
     for (span, expected), result in zip(lengths.items(), found, strict=True):
         if expected is None:
             assert (
-                isinstance(result, audio.AudioError) and result.reason == "out_of_range" and str(path) in str(result)
+                isinstance(result, audio.AudioError)
+                and result.reason == "out_of_range"
+                and str(path) in str(result)
             ), span
         else:
             assert len(result) == expected, span
@@ -798,7 +832,9 @@ def test_spans_that_are_none(tmp_path, name):
     ]
     spans = [(0.0, 1.0), *bad, (3.0, 4.0)]
     found = list(audio.cut(tmp_path / "a", spans, 16000))
-    assert all(isinstance(error, audio.AudioError) and error.reason == "out_of_range" for error in found[1:-1])
+    assert all(
+        isinstance(error, audio.AudioError) and error.reason == "out_of_range" for error in found[1:-1]
+    )
     np.testing.assert_array_equal(found[0], samples[:16000])
     np.testing.assert_array_equal(found[-1], samples[48000:])
 
@@ -820,7 +856,8 @@ def test_nested_and_overlapping_spans_of_a_stream(tmp_path):
         np.testing.assert_array_equal(found, samples[round(start * 16000) : round(end * 16000)])
 
 
-# Bad files --------------------------------------------------------------------------------------------------------
+# Bad files
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_bad_files(tmp_path, corpus):
@@ -883,7 +920,10 @@ def test_files_that_are_not_there_or_not_files(tmp_path):
     }
     for name, reason in cases.items():
         path = f"{tmp_path}/{name}"
-        for attempt in (lambda path=path: audio.probe(path), lambda path=path: next(audio.cut(path, [], 16000))):
+        for attempt in (
+            lambda path=path: audio.probe(path),
+            lambda path=path: next(audio.cut(path, [], 16000)),
+        ):
             with pytest.raises(audio.AudioError) as caught:
                 attempt()
             assert caught.value.reason == reason, name
@@ -899,12 +939,15 @@ def test_unreadable_file(tmp_path):
     assert caught.value.reason == "audio_load"
 
 
-# Memory -----------------------------------------------------------------------------------------------------------
+# Memory
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_memory_is_bounded_by_the_longest_span(tmp_path):
     minutes, rate = 5, 16000
-    path = write_av(tmp_path / "long.m4a", np.resize(signal(30, rate), minutes * 60 * rate), rate, "aac", "ipod")
+    path = write_av(
+        tmp_path / "long.m4a", np.resize(signal(30, rate), minutes * 60 * rate), rate, "aac", "ipod"
+    )
     spans = [(10.0 * i, 10.0 * i + 15) for i in range(minutes * 6 - 1)] + [(minutes * 60 - 3.0, 1e6)]
     whole = minutes * 60 * rate * 2
     for target in (rate, 8000):
@@ -913,7 +956,8 @@ def test_memory_is_bounded_by_the_longest_span(tmp_path):
             assert isinstance(found, audio.AudioError) or len(found) == 15 * target
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        # 16 s of float, its copy and its resampled copy; the recording itself is 9.6 MB in int16, 19 in float.
+        # 16 s of float, its copy and its resampled copy; the recording itself is 9.6 MB in int16, 19 in
+        # float.
         assert peak < 5e6 < whole / 1.9
 
 
@@ -925,7 +969,8 @@ def test_window_holds_no_more_than_the_span_and_a_block(tmp_path):
     assert window.peak <= (4 + 3) * 16000
 
 
-# Encoding ---------------------------------------------------------------------------------------------------------
+# Encoding
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("audio_format", ["flac", "wav"])
@@ -958,7 +1003,7 @@ def test_encoding_is_deterministic_across_processes():
         "x = (np.sin(np.arange(40000) ** 1.2 / 50) * 9000).astype(np.int16)\n"
         "print([hashlib.sha256(audio.encode(x, 16000, f)).hexdigest() for f in audio.AUDIO_FORMATS])"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     runs = [
         subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
         for _ in range(2)
@@ -968,7 +1013,9 @@ def test_encoding_is_deterministic_across_processes():
 
 def test_cutting_is_deterministic_when_resampling(tmp_path):
     soundfile.write(tmp_path / "a.wav", signal(4, 44100), 44100)
-    runs = [[x.tobytes() for x in audio.cut(tmp_path / "a.wav", [(0.2, 1.7), (2, 4)], 16000)] for _ in range(3)]
+    runs = [
+        [x.tobytes() for x in audio.cut(tmp_path / "a.wav", [(0.2, 1.7), (2, 4)], 16000)] for _ in range(3)
+    ]
     assert runs[0] == runs[1] == runs[2]
 
 

@@ -3,10 +3,17 @@
 import json
 
 import pytest
-
 from millrace.speech.corpus import alignment
 
-SEGMENT = {"start": 1.0, "end": 5.0, "asr_text": "a", "human_text": "b", "cer": 0.1, "start_idx": 1, "end_idx": 2}
+SEGMENT = {
+    "start": 1.0,
+    "end": 5.0,
+    "asr_text": "a",
+    "human_text": "b",
+    "cer": 0.1,
+    "start_idx": 1,
+    "end_idx": 2,
+}
 
 
 def encode(value: object) -> bytes:
@@ -58,7 +65,9 @@ def test_what_can_be_read_is_repaired_and_counted(raw, repair):
 
 
 def test_white_space_around_the_audio_file_does_not_count():
-    assert alignment.parse(encode({"audio_file": " d/x.opus\n", "segments": [SEGMENT]})).audio_file == "d/x.opus"
+    assert (
+        alignment.parse(encode({"audio_file": " d/x.opus\n", "segments": [SEGMENT]})).audio_file == "d/x.opus"
+    )
 
 
 def test_both_spellings_give_the_same_digest():
@@ -74,7 +83,9 @@ def test_both_spellings_give_the_same_digest():
 @pytest.mark.parametrize("field", ["start", "end", "asr_text", "human_text", "cer", "start_idx", "end_idx"])
 def test_every_field_that_is_used_changes_the_digest(field):
     changed = {**SEGMENT, field: "other" if isinstance(SEGMENT[field], str) else 0.25}
-    digests = {alignment.parse(encode({"audio_file": "x.opus", "segments": [s]})).digest for s in (SEGMENT, changed)}
+    digests = {
+        alignment.parse(encode({"audio_file": "x.opus", "segments": [s]})).digest for s in (SEGMENT, changed)
+    }
     assert len(digests) == 2
 
 

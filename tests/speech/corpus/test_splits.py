@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from millrace.speech.corpus import splits
 
 FRACTIONS = {"train": 0.9, "validation": 0.05, "test": 0.05}
@@ -21,7 +20,9 @@ def grow(lengths: list[float], steps: list[int], fractions: dict = FRACTIONS) ->
             counts[split] += 1
         done += len(batch)
         if done >= 3:
-            assert all(counts[split] for split, share in fractions.items() if share > 0), f"after {done}: {counts}"
+            assert all(counts[split] for split, share in fractions.items() if share > 0), (
+                f"after {done}: {counts}"
+            )
         history.append(dict(hours))
     return history
 
@@ -33,7 +34,8 @@ def test_hours_are_within_a_fifth_of_the_fractions_from_100_recordings_on(mode, 
     rng = random.Random(seed)
     count = rng.choice([100, 150, 250])
     lengths = [
-        rng.uniform(0.05, 0.25) if spread == "even" else min(rng.lognormvariate(0, 0.8), 6) for _ in range(count)
+        rng.uniform(0.05, 0.25) if spread == "even" else min(rng.lognormvariate(0, 0.8), 6)
+        for _ in range(count)
     ]
     steps = {"one batch": [count], "one by one": [1] * count}.get(mode) or [
         rng.choice([1, 7, 30]) for _ in range(count)
@@ -66,6 +68,6 @@ def test_recordings_without_hours_are_assigned_too():
 
 def test_hours_that_size_belies_are_mended_and_others_left_alone():
     likely = [(1.0, 100), (1.5, 120), (0.5, 100)]
-    assert splits.believable_hours(likely) == [1.0, 1.5, 0.5]
-    assert splits.believable_hours([*likely, (250.0, 100), (0.0, 200)])[3:] == [2.0, 2.0]
-    assert splits.believable_hours([(0.0, 5), (0.0, 0)]) == [0.0, 0.0]
+    assert splits.clip_hours(likely) == [1.0, 1.5, 0.5]
+    assert splits.clip_hours([*likely, (250.0, 100), (0.0, 200)])[3:] == [2.0, 2.0]
+    assert splits.clip_hours([(0.0, 5), (0.0, 0)]) == [0.0, 0.0]

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from millrace.common.errors import MillraceError
 from millrace.speech.demo import debian
 
@@ -32,7 +31,11 @@ def _fetch(package: str, folder: Path) -> Path:
 
 def _apt_state() -> dict[str, int]:
     folders = (Path("/var/lib/apt"), Path("/var/cache/apt"))
-    return {str(path): path.stat().st_mtime_ns for folder in folders for path in [folder, *sorted(folder.rglob("*"))]}
+    return {
+        str(path): path.stat().st_mtime_ns
+        for folder in folders
+        for path in [folder, *sorted(folder.rglob("*"))]
+    }
 
 
 @pytest.mark.debian

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from millrace.common.errors import MillraceError
 from millrace.speech.demo import prompts as demo_prompts
 from millrace.speech.demo.prompts import LANGUAGES, Prompt
@@ -101,7 +100,8 @@ def test_distinct_by_text_and_by_audio() -> None:
         Prompt("c", "Other words", one.copy()),
         Prompt("d", "Élève", three),
         Prompt("e", "eleve", _tone(600, 0.5)),
-        # Shares its audio with b, which was dropped: b's audio is nowhere, but what was dropped once stays out.
+        # Shares its audio with b, which was dropped: b's audio is nowhere, but what was dropped once stays
+        # out.
         Prompt("f", "Third words", two.copy()),
     ]
     skipped: Counter = Counter()

@@ -1,4 +1,5 @@
-"""Recordings assembled of prompts: every prompt once, exact places, lengths within the limits, for any seed."""
+"""Recordings assembled of prompts: every prompt once, exact places, lengths within the limits, for any
+seed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from millrace.common.errors import MillraceError
 from millrace.speech.demo.prompts import Prompt
 from millrace.speech.demo.recordings import assemble, misheard
@@ -17,7 +17,9 @@ from millrace.speech.demo.recordings import assemble, misheard
 
 def _prompts(seconds: list[float]) -> list[Prompt]:
     """Prompt n consists of the number n + 1, so that its place in a recording can be read off."""
-    return [Prompt(f"p{n}", f"text {n}", np.full(int(16_000 * s), n + 1, np.int16)) for n, s in enumerate(seconds)]
+    return [
+        Prompt(f"p{n}", f"text {n}", np.full(int(16_000 * s), n + 1, np.int16)) for n, s in enumerate(seconds)
+    ]
 
 
 @settings(max_examples=30, deadline=None)
@@ -37,7 +39,9 @@ def test_every_prompt_once_and_in_its_place(seed: int, hours: float, long: bool)
             assert segment.text == " ".join(f"text {number}" for number in numbers)
             assert inside[0] == numbers[0] + 1 and inside[-1] == numbers[-1] + 1
             values, counts = np.unique(inside[inside != 0], return_counts=True)
-            assert dict(zip(values - 1, counts, strict=True)) == {n: int(16_000 * seconds[n]) for n in numbers}
+            assert dict(zip(values - 1, counts, strict=True)) == {
+                n: int(16_000 * seconds[n]) for n in numbers
+            }
             expected[segment.start : segment.end] = inside
             used += numbers
         assert np.array_equal(expected, recording.samples)

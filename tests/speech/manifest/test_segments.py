@@ -3,10 +3,17 @@
 import math
 
 import pytest
-
 from millrace.speech.manifest import segments
 
-GOOD = {"start": 1.0, "end": 5.0, "asr_text": "a b", "human_text": "a c", "cer": 0.1, "start_idx": 1, "end_idx": 2}
+GOOD = {
+    "start": 1.0,
+    "end": 5.0,
+    "asr_text": "a b",
+    "human_text": "a c",
+    "cer": 0.1,
+    "start_idx": 1,
+    "end_idx": 2,
+}
 LIMITS = segments.Limits(3.0, 20.0)
 
 

@@ -1,4 +1,5 @@
-"""Shards of generated recordings: read back by tarfile, webdataset and datasets; built again after changes."""
+"""Shards of generated recordings: read back by tarfile, webdataset and datasets; built again after
+changes."""
 
 from __future__ import annotations
 
@@ -19,19 +20,22 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
-
 from millrace.common.errors import MillraceError
-from millrace.speech.shards import segment_audio
-from millrace.speech.shards import index as shard_index
+from millrace.speech import columns
 from millrace.speech.shards import build as shards
-from millrace.speech.shards.plan import FIELD_TYPES, safe_key, sample_json
-from millrace.speech.shards.plan import Partition, Plan, ShardOptions, plan_partition
-from tests.speech.shard_corpus import RATE
-from tests.speech.shard_corpus import corpus
-from tests.speech.shard_corpus import digests
-from tests.speech.shard_corpus import row
-from tests.speech.shard_corpus import tree
-from tests.speech.shard_corpus import write_recording
+from millrace.speech.shards import index as shard_index
+from millrace.speech.shards import segment_audio
+from millrace.speech.shards.plan import (
+    FIELD_TYPES,
+    Partition,
+    Plan,
+    ShardOptions,
+    plan_partition,
+    safe_key,
+    sample_json,
+)
+
+from tests.speech.shard_corpus import RATE, corpus, digests, row, tree, write_recording
 
 PARTITION = Partition("testland", "test", 0)
 # Some segments of 1.25 s fit into a shard.
@@ -116,7 +120,9 @@ def hostile(tmp_path_factory) -> tuple[list[dict], Path, shards.Built]:
 
 def expected_json(r: dict) -> dict:
     numbers = {
-        n: -1.0 if r.get(n) is None else float(r[n]) for n, kind in FIELD_TYPES.items() if kind == "float64" and n in r
+        n: -1.0 if r.get(n) is None else float(r[n])
+        for n, kind in FIELD_TYPES.items()
+        if kind == "float64" and n in r
     }
     return {n: r.get(n) for n in FIELD_TYPES} | numbers | {"sampling_rate": float(RATE)}
 
@@ -139,10 +145,14 @@ def test_every_sample_is_where_the_index_says(hostile):
             handle.seek(offset)
             text = handle.read(size)
         assert hashlib.sha256(body).hexdigest() == entry["sha256"]
-        assert entry["member"].split(".") == [safe_key(r["key"]), "flac"] and json_name == safe_key(r["key"]) + ".json"
+        assert (
+            entry["member"].split(".") == [safe_key(r["key"]), "flac"]
+            and json_name == safe_key(r["key"]) + ".json"
+        )
         heard, rate = soundfile.read(io.BytesIO(body), dtype="int16")
         assert (
-            rate == entry["sample_rate"] == RATE and len(heard) == entry["samples"] == entry["duration_seconds"] * RATE
+            rate == entry["sample_rate"] == RATE
+            and len(heard) == entry["samples"] == entry["duration_seconds"] * RATE
         )
         first = round(r["start_seconds"] * RATE)
         np.testing.assert_array_equal(
@@ -150,7 +160,9 @@ def test_every_sample_is_where_the_index_says(hostile):
         )
         content = json.loads(text)
         assert content == expected_json(r) and list(content) == list(FIELD_TYPES)
-        assert all(type(content[name]) is (str if kind == "string" else float) for name, kind in FIELD_TYPES.items())
+        assert all(
+            type(content[name]) is (str if kind == "string" else float) for name, kind in FIELD_TYPES.items()
+        )
         for name in (
             "country",
             "language",
@@ -184,7 +196,8 @@ def test_datasets_reads_every_sample(hostile, tmp_path):
     rows, output, built = hostile
     index = built.index.to_pylist()
     shard_paths = [str(output / shard) for shard in dict.fromkeys(entry["shard"] for entry in index)]
-    # datasets.Audio, even with decode=False, asks for torchcodec and with it for a system ffmpeg: the bytes do here.
+    # datasets.Audio, even with decode=False, asks for torchcodec and with it for a system ffmpeg: the bytes
+    # do here.
     features = datasets.Features(
         {
             "flac": datasets.Value("binary"),
@@ -194,7 +207,12 @@ def test_datasets_reads_every_sample(hostile, tmp_path):
         }
     )
     made = datasets.load_dataset(
-        "webdataset", data_files=shard_paths, split="train", streaming=True, features=features, cache_dir=str(tmp_path)
+        "webdataset",
+        data_files=shard_paths,
+        split="train",
+        streaming=True,
+        features=features,
+        cache_dir=str(tmp_path),
     )
     samples = list(made)
     assert len(samples) == len(rows)
@@ -214,10 +232,18 @@ def test_safe_key_is_reversible_and_plain(key):
 
 
 def test_json_has_no_null_and_no_int_whatever_the_row():
-    empty = dict.fromkeys(FIELD_TYPES) | {"cer": float("nan"), "wer": float("inf"), "start_seconds": 5, "subset_id": 3}
+    empty = dict.fromkeys(FIELD_TYPES) | {
+        "cer": float("nan"),
+        "wer": float("inf"),
+        "start_seconds": 5,
+        "subset_id": 3,
+    }
     text = sample_json(empty, 16_000)
     assert b"null" not in text and b"5.0" in text and b"3.0" in text and b"16000.0" in text
-    assert json.loads(text)["cer"] == json.loads(text)["wer"] == -1.0 and json.loads(text)["asr_transcript"] == ""
+    assert (
+        json.loads(text)["cer"] == json.loads(text)["wer"] == -1.0
+        and json.loads(text)["asr_transcript"] == ""
+    )
 
 
 def test_a_second_run_decodes_nothing_and_touches_nothing(sources, tmp_path, cuts):
@@ -264,7 +290,9 @@ def test_one_changed_text_rebuilds_its_shard_only(sources, tmp_path, cuts):
     assert sum(count for _, count in cuts) == first.index["shard"].to_pylist().count(shard)
     # Built alone or with all others, a shard has the same bytes.
     build(changed, tmp_path / "fresh")
-    assert digests(tmp_path / "fresh") == {k: v for k, v in digests(tmp_path).items() if not k.startswith("fresh")}
+    assert digests(tmp_path / "fresh") == {
+        k: v for k, v in digests(tmp_path).items() if not k.startswith("fresh")
+    }
 
 
 def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):
@@ -279,7 +307,9 @@ def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):
     assert second.rebuilt == len(touched)
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "longer", "gone", "sidecar", "sidecar gone", "foreign sidecar"])
+@pytest.mark.parametrize(
+    "damage", ["flip", "cut", "longer", "gone", "sidecar", "sidecar gone", "foreign sidecar"]
+)
 def test_a_damaged_shard_is_found_and_built_again(sources, tmp_path, damage):
     build(sources, tmp_path)
     before = tree(tmp_path)
@@ -337,7 +367,7 @@ def test_stale_shards_of_this_partition_are_removed_and_no_others(sources, tmp_p
 def test_an_empty_partition_removes_all_of_its_shards(sources, tmp_path):
     build(sources, tmp_path)
     built = shards.build(Plan(PARTITION, SMALL, []), tmp_path)
-    assert tree(tmp_path) == {} and built.index.num_rows == 0 and built.index.schema == shard_index.INDEX_SCHEMA
+    assert tree(tmp_path) == {} and built.index.num_rows == 0 and built.index.schema == columns.INDEX_SCHEMA
 
 
 def test_each_error_has_its_status_and_stops_nobody(tmp_path, cuts):
@@ -433,7 +463,9 @@ def test_a_decoder_that_breaks_or_stops_is_an_error_of_its_recording(sources, tm
 
 
 @pytest.mark.parametrize("fatal", [MemoryError, KeyboardInterrupt])
-def test_trouble_of_the_machine_stops_the_step_and_keeps_what_is_finished(sources, tmp_path, monkeypatch, fatal):
+def test_trouble_of_the_machine_stops_the_step_and_keeps_what_is_finished(
+    sources, tmp_path, monkeypatch, fatal
+):
     real, count = segment_audio.audio.encode, []
 
     def failing(*args):
@@ -476,7 +508,8 @@ def test_a_segment_beyond_the_limit_has_a_shard_of_its_own(tmp_path):
     source = write_recording(tmp_path / "a.wav", 20, 1)
     rows = [row(source, 0, 1), row(source, 1, 2), row(source, 2, 18), row(source, 18, 19)]
     shards_of = [
-        [s.position for s in shard.segments] for shard in plan(rows, ShardOptions(max_shard_size_gb=0.0002)).shards
+        [s.position for s in shard.segments]
+        for shard in plan(rows, ShardOptions(max_shard_size_gb=0.0002)).shards
     ]
     assert shards_of == [[0, 1], [2], [3]]
 
@@ -517,7 +550,9 @@ def small_disk(tmp_path) -> Path:
 
 def test_what_will_not_fit_is_not_started(tmp_path, small_disk, cuts):
     rows = corpus(tmp_path / "src", recordings=4, segments=8)
-    with pytest.raises(MillraceError, match=r"may need 1\.\d\d? [MG]B, and 1\.0 MB are free.*nothing was started"):
+    with pytest.raises(
+        MillraceError, match=r"may need 1\.\d\d? [MG]B, and 1\.0 MB are free.*nothing was started"
+    ):
         build(rows, small_disk)
     assert not cuts and not list(small_disk.iterdir())
 
@@ -574,15 +609,27 @@ def test_gather_takes_finished_shards_only(sources, tmp_path):
 def test_partition_ids():
     assert Partition.parse("new zealand-train-12-00300") == Partition("new zealand", "train-12", 300)
     assert str(Partition.parse("a-test-b-validation-100000")) == "a-test-b-validation-100000"
-    for bad in ("a-test-00050", "a-dev-00100", "a-test-100", "../a-test-00000", "a/b-test-00000", "", "test-00000"):
+    for bad in (
+        "a-test-00050",
+        "a-dev-00100",
+        "a-test-100",
+        "../a-test-00000",
+        "a/b-test-00000",
+        "",
+        "test-00000",
+    ):
         assert Partition.parse(bad) is None
 
 
 def test_the_index_is_of_the_audio_that_was_resampled(tmp_path):
     source = write_recording(tmp_path / "a.wav", 5, 1, rate=44_100)
-    built = build([row(source, 0.5, 2.75)], tmp_path / "out", ShardOptions(sampling_rate=8_000, audio_format="wav"))
+    built = build(
+        [row(source, 0.5, 2.75)], tmp_path / "out", ShardOptions(sampling_rate=8_000, audio_format="wav")
+    )
     (entry,) = built.index.to_pylist()
     assert entry["sample_rate"] == 8000 and abs(entry["samples"] - 18_000) <= 1
     assert math.isclose(entry["duration_seconds"], 2.25, abs_tol=1e-3)
-    table = pq.read_table(tmp_path / "out/testland/test/.testland-test-00000.index.parquet", partitioning=None)
+    table = pq.read_table(
+        tmp_path / "out/testland/test/.testland-test-00000.index.parquet", partitioning=None
+    )
     assert b"pandas" not in (table.schema.metadata or {})

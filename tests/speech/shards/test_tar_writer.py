@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from millrace.speech.shards import tar_writer
 from millrace.speech.shards.tar_writer import RECORD, TarWriter, member_bytes, member_header
 
@@ -62,7 +61,12 @@ def test_any_members_come_back_from_the_stated_offsets(tmp_path_factory, members
 
 
 def test_the_same_members_give_the_same_bytes_and_gnu_tar_reads_them(tmp_path):
-    members = [("a.flac", b"x" * 70_000), ("a.json", b"{}"), ("é" * 80 + ".flac", b"y"), ("k" * 180 + ".json", b"")]
+    members = [
+        ("a.flac", b"x" * 70_000),
+        ("a.json", b"{}"),
+        ("é" * 80 + ".flac", b"y"),
+        ("k" * 180 + ".json", b""),
+    ]
     for name in ("1.tar", "2.tar"):
         write(tmp_path / name, members)
     assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
@@ -141,7 +145,9 @@ def test_short_writes_lose_nothing(tmp_path):
         signal.signal(signal.SIGALRM, old)
         reader.join()
     assert any(short)
-    assert b"".join(received) == (tmp_path / "plain.tar").read_bytes() and writer.sha256 == writer_of_file.sha256
+    assert (
+        b"".join(received) == (tmp_path / "plain.tar").read_bytes() and writer.sha256 == writer_of_file.sha256
+    )
 
 
 def test_a_failure_leaves_no_end_mark_no_thread_and_no_open_file(tmp_path):

@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.asr.buckets import edges as bucket_edges
-from millrace.asr.buckets import samples
-from millrace.asr.buckets import join
-from millrace.asr.manifests import columns as mc
-from millrace.asr.manifests.manifest import Manifest, Task
+from millrace.asr.buckets import join, samples
 from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, write_tars
 from millrace.asr.buckets.join import Addresses, MemberIndex, row_keys
 from millrace.asr.buckets.spill import RowSpill, parts_for
-from millrace.asr.sources import one_spelling
-from millrace.common import atomic
+from millrace.asr.manifests import columns as mc
+from millrace.asr.manifests.manifest import Manifest, Task
+from millrace.asr.tars.paths import one_spelling
+from millrace.common import atomic, hashing
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 
@@ -36,8 +35,8 @@ CHOICES = frozenset(["longer_than_last_edge", "duplicate_row"])
 class BucketChoices:
     """`edges` in seconds, or None for the best `auto` buckets up to `last_edge`.
 
-    `keep_over_max`: what is longer than the last edge joins the last bucket, else it is rejected. `row_group` in rows;
-    `parts` (a power of two) is for tests: the result does not depend on it, nor on `threads`.
+    `keep_over_max`: what is longer than the last edge joins the last bucket, else it is rejected. `row_group`
+    in rows; `parts` (a power of two) is for tests: the result does not depend on it, nor on `threads`.
     """
 
     edges: tuple[float, ...] | None = bucket_edges.SEED_EDGES
@@ -78,11 +77,12 @@ def build(
     choices: BucketChoices,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> list[Ledger]:
-    """Write the bucket parquets of train, one parquet per other split, and their config, tars, ledger and rejects.
+    """Write the bucket parquets of train, one parquet per other split, and their config, tars, ledger and
+    rejects.
 
-    `manifests` are scanned; `index` may be None where they bring their offsets; `advance` is told the rows read.
-    Memory: a few pieces of 131,072 rows per thread, whatever their number; disk: the rows once more, under .spill.
-    Raises MillraceError where no train row is left, after rejects and ledger are written.
+    `manifests` are scanned; `index` may be None where they bring their offsets; `advance` is told the rows
+    read. Memory: a few pieces of 131,072 rows per thread, whatever their number; disk: the rows once more,
+    under .spill. Raises MillraceError where no train row is left, after rejects and ledger are written.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     spills = output_dir / SPILL
@@ -95,7 +95,8 @@ def build(
 
 
 def check_errors(ledgers: Sequence[Ledger], max_error_fraction: float, output_dir: Path) -> None:
-    """Raise when more rows of a split are in error than allowed. The rejects stay, the config goes: not a whole set."""
+    """Raise when more rows of a split are in error than allowed. The rejects stay, the config goes: not a
+    whole set."""
     for ledger in ledgers:
         if problem := ledger.too_many_errors(CHOICES, max_error_fraction):
             (output_dir / "bucket_config.json").unlink(missing_ok=True)
@@ -124,8 +125,8 @@ class _Build:
         self.tars = sorted(set(self.spelling.values()))
         numbers = {tar: at for at, tar in enumerate(self.tars)}
         self.number = {tar: numbers[spelling] for tar, spelling in self.spelling.items()}
-        self.tar_hashes = samples.hash_strings(pa.array(samples.portable_names(self.tars), mc.TEXT))
-        self.seed_key = samples.key(choices.seed)
+        self.tar_hashes = hashing.hash_strings(pa.array(samples.portable_names(self.tars), mc.TEXT))
+        self.seed_key = hashing.key(choices.seed)
         self.parts = choices.parts or parts_for(max((manifest.rows for manifest in manifests), default=0))
         self.states, self.without = self._tar_states()
         self.unindexed = np.array([tar in self.without for tar in self.tars] + [False])
@@ -136,7 +137,9 @@ class _Build:
         for tar in sorted(self._asked()):
             state = self.index.state(tar) if self.index else "no tar index was given"
             (without if isinstance(state, str) else states)[tar] = state
-        for tar in {self.spelling[tar] for manifest in self.manifests if manifest.has_offsets for tar in manifest.tars}:
+        for tar in {
+            self.spelling[tar] for manifest in self.manifests if manifest.has_offsets for tar in manifest.tars
+        }:
             try:
                 stat = Path(tar).stat()
                 states[tar] = (stat.st_size, stat.st_mtime_ns)
@@ -146,7 +149,12 @@ class _Build:
 
     def _asked(self) -> set[str]:
         """The tars whose members the index must tell."""
-        return {self.spelling[tar] for manifest in self.manifests if not manifest.has_offsets for tar in manifest.tars}
+        return {
+            self.spelling[tar]
+            for manifest in self.manifests
+            if not manifest.has_offsets
+            for tar in manifest.tars
+        }
 
     def run(self, spills: Path) -> list[Ledger]:
         details = {tar: self.index.remark(tar) for tar in self._asked()} if self.index else {}
@@ -156,7 +164,9 @@ class _Build:
             waiting = [self._spill(manifest, spills, rejects, pool) for manifest in self.manifests]
             addresses = self._spill_members(spills / "members.rows")
             splits = [_spilled(split, tasks) for split, tasks in waiting]
-        files = BucketFiles(self.output_dir, self._edges(splits), self.tars, self.choices.row_group, self.choices.seed)
+        files = BucketFiles(
+            self.output_dir, self._edges(splits), self.tars, self.choices.row_group, self.choices.seed
+        )
         with contextlib.ExitStack() as stack:
             for split in splits:
                 stack.enter_context(files.writing(split.name))
@@ -170,7 +180,9 @@ class _Build:
             write_tars(self.output_dir / "tars.parquet", self.tars, self.states)
         files.sweep()
         auto = {"num_buckets": self.choices.auto, "last_edge": self.choices.last_edge}
-        files.write_config("keep" if self.choices.keep_over_max else "drop", None if self.choices.edges else auto)
+        files.write_config(
+            "keep" if self.choices.keep_over_max else "drop", None if self.choices.edges else auto
+        )
         return [split.ledger for split in splits]
 
     def _opened(self, path: Path) -> RowSpill:
@@ -214,13 +226,19 @@ class _Build:
         parts = [(task, rejects.part(manifest.split, manifest.files)) for task in manifest.tasks]
         return split, [pool.submit(spill, task, part) for task, part in parts]
 
-    def _kept(self, table: pa.Table, tars: np.ndarray, part: RejectFile.Part) -> tuple[pa.Table, dict[str, int]]:
+    def _kept(
+        self, table: pa.Table, tars: np.ndarray, part: RejectFile.Part
+    ) -> tuple[pa.Table, dict[str, int]]:
         """The rows without a problem, their tars numbered as in the whole build; the others go to `part`."""
         numbers, problem = tars[table.column("tar").to_numpy()], table.column("problem").to_numpy().copy()
-        table = table.set_column(table.column_names.index("tar"), "tar", pa.array(numbers)).drop_columns(["problem"])
+        table = table.set_column(table.column_names.index("tar"), "tar", pa.array(numbers)).drop_columns(
+            ["problem"]
+        )
         mc.note(problem, self.unindexed[numbers], "tar_not_indexed")
         if not self.choices.keep_over_max:
-            mc.note(problem, table.column("duration_s").to_numpy() > self.choices.longest, "longer_than_last_edge")
+            mc.note(
+                problem, table.column("duration_s").to_numpy() > self.choices.longest, "longer_than_last_edge"
+            )
         if not problem.any():
             return table, {}
         return table.filter(pa.array(problem == 0)), part.add(table, problem)
@@ -236,7 +254,12 @@ class _Build:
     # second pass: part by part in the order of the keys
 
     def _write(
-        self, split: _Split, others: list[_Split], addresses: RowSpill, files: BucketFiles, rejects: RejectFile
+        self,
+        split: _Split,
+        others: list[_Split],
+        addresses: RowSpill,
+        files: BucketFiles,
+        rejects: RejectFile,
     ) -> None:
         part = rejects.part(split.name, split.manifest.files)
         known = {other.name: np.sort(np.concatenate(other.keys)) for other in others}
@@ -264,7 +287,12 @@ class _Build:
                 pending.result()
 
     def _ordered(
-        self, split: _Split, table: pa.Table, members: Addresses | None, part: RejectFile.Part, edges: Sequence[float]
+        self,
+        split: _Split,
+        table: pa.Table,
+        members: Addresses | None,
+        part: RejectFile.Part,
+        edges: Sequence[float],
     ) -> tuple[list[pa.Table], np.ndarray]:
         """The rows of one part as one table per bucket in the order of the keys, and the keys.
 
@@ -296,7 +324,8 @@ class _Build:
             bucket = bucket_edges.bucket_of(table.column("duration_s").to_numpy()[order[kept]], edges)
             kept = kept[np.argsort(bucket, kind="stable")]
             starts = np.searchsorted(np.sort(bucket), np.arange(len(edges) - 1)).tolist()
-        # One take per bucket, not slices of one: a bucket waiting for its row group must not hold the others' rows.
+        # One take per bucket, not slices of one: a bucket waiting for its row group must not hold the others'
+        # rows.
         buckets = []
         for rows in np.split(kept, starts[1:]):
             columns = table.take(pa.array(order[rows]))

@@ -1,4 +1,5 @@
-"""bucket_config.json as its readers see it: the buckets, in the order in which rows are numbered; other splits."""
+"""bucket_config.json as its readers see it: the buckets, in the order in which rows are numbered; other
+splits."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _BUILD = "Build the buckets: snakemake asr_data"
 
 @dataclass(frozen=True)
 class BucketConfig:
-    """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: the parquet of every other split by name.
+    """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: the parquet of every other split
+    by name.
 
     `file` is the file itself. The parquets are relative to its folder, so that this can be moved.
     """
@@ -34,12 +36,18 @@ class BucketConfig:
             ids = [bucket["bucket_id"] for bucket in buckets]
             if not all(isinstance(name, str) for name in ids):
                 raise TypeError("a bucket_id is no text")
-            paths = [file.parent / (bucket.get("path") or f"{bucket['bucket_id']}.parquet") for bucket in buckets]
-            splits = {name: file.parent / (split.get("path") or f"{name}.parquet") for name, split in others.items()}
+            paths = [
+                file.parent / (bucket.get("path") or f"{bucket['bucket_id']}.parquet") for bucket in buckets
+            ]
+            splits = {
+                name: file.parent / (split.get("path") or f"{name}.parquet") for name, split in others.items()
+            }
         except FileNotFoundError:
             raise MillraceError("there are no buckets here", where=str(file), remedy=_BUILD) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MillraceError(f"not a bucket configuration ({error!r})", where=str(file), remedy=_BUILD) from None
+            raise MillraceError(
+                f"not a bucket configuration ({error!r})", where=str(file), remedy=_BUILD
+            ) from None
         return cls(file, ids, paths, splits)
 
     def parquets(self, split: str = "train") -> list[Path]:
@@ -49,6 +57,8 @@ class BucketConfig:
         paths = self.paths if split == "train" else [self.splits[split]]
         missing = [path.name for path in paths if not path.is_file()]
         if missing or not paths:
-            problem = f"the bucket files are not there: {', '.join(missing)}" if missing else "it names no buckets"
+            problem = (
+                f"the bucket files are not there: {', '.join(missing)}" if missing else "it names no buckets"
+            )
             raise MillraceError(problem, where=str(self.file), remedy=_BUILD)
         return paths

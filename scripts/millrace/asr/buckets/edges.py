@@ -1,4 +1,5 @@
-"""Edges of duration buckets: the seed's seven, or the exact optimum for a chosen number; and the ids of buckets."""
+"""Edges of duration buckets: the seed's seven, or the exact optimum for a chosen number; and the ids of
+buckets."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ MOST_STEPS = 6000  # the search for edges costs their number squared
 
 
 def checked_edges(edges: Sequence[float]) -> tuple[float, ...]:
-    """`edges` in seconds, rising, from 0 or more; n buckets have n + 1 edges. Raises MillraceError otherwise."""
+    """`edges` in seconds, rising, from 0 or more; n buckets have n + 1 edges. Raises MillraceError
+    otherwise."""
     try:
         values = tuple(float(edge) for edge in edges)
     except (TypeError, ValueError):
@@ -41,7 +43,9 @@ def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
 
     What is below the first edge joins the first bucket; the last edge itself, and what lies beyond, the last.
     """
-    return np.searchsorted(np.asarray(edges[1:-1], dtype=np.float64), durations, side="right").astype(np.int16)
+    return np.searchsorted(np.asarray(edges[1:-1], dtype=np.float64), durations, side="right").astype(
+        np.int16
+    )
 
 
 class DurationHistogram:
@@ -55,22 +59,25 @@ class DurationHistogram:
         self.counts = np.zeros(max(1, int(np.ceil(round(last / step, 6)))), dtype=np.int64)
 
     def add(self, durations: np.ndarray) -> None:
-        at = np.minimum((np.minimum(durations, 1e9) / self.step + 1e-6).astype(np.int64), len(self.counts) - 1)
+        at = np.minimum(
+            (np.minimum(durations, 1e9) / self.step + 1e-6).astype(np.int64), len(self.counts) - 1
+        )
         self.counts += np.bincount(at, minlength=len(self.counts))
 
 
 def auto_edges(counts: np.ndarray, buckets: int, step: float = STEP_SECONDS) -> tuple[float, ...]:
-    """The edges that pad least when every row is padded to the upper edge of its bucket; exact, by dynamic programming.
+    """The edges that pad least when every row is padded to the upper edge of its bucket; exact, by dynamic
+    programming.
 
-    `counts[i]` rows last [i, i + 1) * step seconds. Minimises the sum over buckets of rows * upper edge (the real
-    seconds are constant), in O(buckets * n^2), vectorised over one n. The first edge is 0, the last len(counts) * step.
-    Fewer buckets come back where fewer different durations exist.
+    `counts[i]` rows last [i, i + 1) * step seconds. Minimises the sum over buckets of rows * upper edge (the
+    real seconds are constant), in O(buckets * n^2), vectorised over one n. The first edge is 0, the last
+    len(counts) * step. Fewer buckets come back where fewer different durations exist.
     """
     counts = np.asarray(counts, dtype=np.float64)
     used = np.flatnonzero(counts)
     last = len(counts)
-    # An edge just above an empty step is never better than the one above the last used step below it; and padding goes
-    # to the longest row, so the last edge counts as if it lay right above that.
+    # An edge just above an empty step is never better than the one above the last used step below it; and
+    # padding goes to the longest row, so the last edge counts as if it lay right above that.
     ends = used + 1 if len(used) else np.array([last])
     if buckets < 1:
         raise MillraceError(f"the number of buckets must be at least 1, not {buckets}", where="edges: auto")

@@ -1,4 +1,5 @@
-"""The files of a bucket build: bucket parquets, the config that names them, the table of tars, rejected rows."""
+"""The files of a bucket build: bucket parquets, the config that names them, the table of tars, rejected
+rows."""
 
 from __future__ import annotations
 
@@ -16,8 +17,7 @@ import pyarrow.parquet as pq
 
 from millrace.asr.buckets import edges as bucket_edges
 from millrace.asr.manifests import columns as mc
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 
 TRAIN = "train"
@@ -84,7 +84,9 @@ class _Writer:
 class BucketFiles:
     """`train/<bucket>.parquet` and `<split>.parquet`; bucket_config.json is there only when all are whole."""
 
-    def __init__(self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int, seed: int) -> None:
+    def __init__(
+        self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int, seed: int
+    ) -> None:
         self.folder, self.edges, self.row_group, self.seed = folder, tuple(edges), row_group, seed
         self.tars = pa.array(tars, mc.TEXT)
         self.ids = bucket_edges.bucket_ids(edges)
@@ -93,18 +95,23 @@ class BucketFiles:
     @contextlib.contextmanager
     def writing(self, split: str) -> Iterator[None]:
         """Open the files of a split; they get their names when the block ends without an error."""
-        names = [f"{TRAIN}/{bucket}.parquet" for bucket in self.ids] if split == TRAIN else [f"{split}.parquet"]
+        names = (
+            [f"{TRAIN}/{bucket}.parquet" for bucket in self.ids] if split == TRAIN else [f"{split}.parquet"]
+        )
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
             for name in names:
                 partial = stack.enter_context(atomic.replacing(self.folder / name))
-                # No Arrow schema inside: readers see plain text columns, and the dictionary stays a matter of encoding.
+                # No Arrow schema inside: readers see plain text columns, and the dictionary stays a matter of
+                # encoding.
                 options = {
                     "compression": "snappy",
                     "write_statistics": False,
                     "store_schema": False,
                 }
-                parquet = pq.ParquetWriter(partial, SCHEMA, use_dictionary=["tar_path", "language"], **options)
+                parquet = pq.ParquetWriter(
+                    partial, SCHEMA, use_dictionary=["tar_path", "language"], **options
+                )
                 stack.callback(parquet.close)
                 writers.append(_Writer(self.folder / name, self.row_group, parquet))
             yield
@@ -112,7 +119,8 @@ class BucketFiles:
                 writer.finish()
 
     def write(self, split: str, tables: Sequence[pa.Table]) -> None:
-        """Append one table per file of the split: the columns of SCHEMA, but `tar` (a number) for tar_path."""
+        """Append one table per file of the split: the columns of SCHEMA, but `tar` (a number) for
+        tar_path."""
         for writer, table in zip(self._writers[split], tables, strict=True):
             if len(table):
                 paths = pa.DictionaryArray.from_arrays(table.column("tar").combine_chunks(), self.tars)
@@ -175,7 +183,8 @@ class BucketFiles:
 
 
 def write_tars(path: Path, tars: Sequence[str], states: dict[str, tuple[int, int]]) -> None:
-    """Write tar_path, size and mtime_ns of every tar as indexed: readers refuse one that has changed since."""
+    """Write tar_path, size and mtime_ns of every tar as indexed: readers refuse one that has changed
+    since."""
     columns = [[states.get(tar, (None, None))[at] for tar in tars] for at in (0, 1)]
     table = pa.table(
         {
@@ -189,7 +198,8 @@ def write_tars(path: Path, tars: Sequence[str], states: dict[str, tuple[int, int
 
 
 def read_durations(folder: Path, split: str = TRAIN) -> list[np.ndarray]:
-    """float32 seconds of the rows of every bucket (or of the file of another split), in order: what a plan needs.
+    """float32 seconds of the rows of every bucket (or of the file of another split), in order: what a plan
+    needs.
 
     Raises MillraceError where the buckets are not there.
     """
@@ -216,7 +226,8 @@ def _durations(path: Path, rows: int) -> np.ndarray:
 
 
 class RejectFile:
-    """rejects.jsonl: every rejected row with its reason, file and row, in an order that does not depend on threads."""
+    """rejects.jsonl: every rejected row with its reason, file and row, in an order that does not depend on
+    threads."""
 
     def __init__(self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path) -> None:
         self.path, self.tars, self.details, self.folder = path, [*tars, None], details, folder
@@ -239,7 +250,11 @@ class RejectFile:
             with open(self.path, "ab") as handle:
                 for row, code in zip(bad.to_pylist(), codes.tolist(), strict=True):
                     number, tar = row.pop("row"), self.owner.tars[row.pop("tar")]
-                    record = {"reason": mc.REASONS[code], "split": self.split, "file": str(self.files[number >> 40])}
+                    record = {
+                        "reason": mc.REASONS[code],
+                        "split": self.split,
+                        "file": str(self.files[number >> 40]),
+                    }
                     record |= {"row": number & ((1 << 40) - 1), "tar_path": tar, **row}
                     detail = self.owner.details.get(tar or "", "")
                     if mc.REASONS[code] in _TAR_REASONS and detail:

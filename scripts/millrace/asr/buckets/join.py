@@ -1,11 +1,13 @@
-"""Rows joined with the tar index on the hash of (tar, member), part by part, so that no index has to fit in memory."""
+"""Rows joined with the tar index on the hash of (tar, member), part by part, so that no index has to fit in
+memory."""
 
 from __future__ import annotations
 
-
-
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,20 +15,10 @@ import pyarrow as pa
 
 from millrace.asr.buckets import samples
 from millrace.asr.buckets.spill import RowSpill
-
-
-
-import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
-
-
-from millrace.asr.sources import real_paths
+from millrace.asr.manifests import columns as manifests_columns
 from millrace.asr.tars.index import TarIndex
+from millrace.asr.tars.paths import real_paths
+from millrace.common import hashing
 from millrace.common.errors import MillraceError
 
 _COLUMNS = ("key", "tar", "offset", "size")
@@ -34,7 +26,8 @@ _COLUMNS = ("key", "tar", "offset", "size")
 
 @dataclass(frozen=True)
 class Members:
-    """Members of tars: `tar` (int32, number in the list of tars asked for), name, offset and size in bytes."""
+    """Members of tars: `tar` (int32, number in the list of tars asked for), name, offset and size in
+    bytes."""
 
     tar: np.ndarray
     names: pa.Array
@@ -46,15 +39,18 @@ class MemberIndex(Protocol):
     """What the bucket build needs of a tar index."""
 
     def state(self, tar: str) -> tuple[int, int] | str:
-        """(size in bytes, mtime_ns) of a tar when it was indexed; or the reason why it has no usable index."""
+        """(size in bytes, mtime_ns) of a tar when it was indexed; or the reason why it has no usable
+        index."""
 
     def remark(self, tar: str) -> str:
-        """What a person should know of an indexed tar, such as where it is damaged; "" where nothing is odd."""
+        """What a person should know of an indexed tar, such as where it is damaged; "" where nothing is
+        odd."""
 
     def members(self, tars: Sequence[str]) -> Iterator[Members]:
         """All members of `tars`, in pieces of whole tars and of bounded size, each tar's in its order.
 
-        `tar` numbers `tars`; names with or without a ./ prefix; offset -1 for what has no bytes (a directory).
+        `tar` numbers `tars`; names with or without a ./ prefix; offset -1 for what has no bytes (a
+        directory).
         """
 
 
@@ -66,16 +62,19 @@ def spill_members(
     seed_key: np.uint64,
     spill: RowSpill,
 ) -> None:
-    """Part the members' addresses by the same key as the rows. `numbers`: the build's number of each of `tars`."""
+    """Part the members' addresses by the same key as the rows. `numbers`: the build's number of each of
+    `tars`."""
     for piece in index.members(tars):
         tar = numbers[piece.tar]
-        keys = row_keys(samples.sample_ids(tar_hashes[tar], samples.bare_names(piece.names)), seed_key)
+        keys = row_keys(
+            samples.sample_ids(tar_hashes[tar], manifests_columns.bare_names(piece.names)), seed_key
+        )
         spill.add(pa.table({"key": keys, "tar": tar, "offset": piece.offsets, "size": piece.sizes}), keys)
 
 
 def row_keys(ids: np.ndarray, seed_key: np.uint64) -> np.ndarray:
     """The order of rows inside a bucket: ids mixed with the seed, still one key per id."""
-    return samples.mix(ids ^ seed_key)
+    return hashing.mix(ids ^ seed_key)
 
 
 class Addresses:
@@ -83,11 +82,15 @@ class Addresses:
 
     def __init__(self, table: pa.Table | None) -> None:
         if table is None:
-            table = pa.table({name: pa.array([], pa.uint64() if name == "key" else pa.int64()) for name in _COLUMNS})
+            table = pa.table(
+                {name: pa.array([], pa.uint64() if name == "key" else pa.int64()) for name in _COLUMNS}
+            )
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         order = np.argsort(columns["key"])
         self.key = columns["key"][order]
-        if (self.key[1:] == self.key[:-1]).any():  # a member twice in its tar: stable, so in the order of the tar
+        if (
+            self.key[1:] == self.key[:-1]
+        ).any():  # a member twice in its tar: stable, so in the order of the tar
             order = np.lexsort((columns["tar"], columns["key"]))
         self.tar, self.offset, self.size = (columns[name][order] for name in ("tar", "offset", "size"))
 
@@ -114,7 +117,8 @@ PIECE = 200_000  # members at a time, at least; a tar is never split over two pi
 
 
 class TarIndices:
-    """Indices of partitions of tars as one `member_join.MemberIndex`. Opening them reads their footers only."""
+    """Indices of partitions of tars as one `member_join.MemberIndex`. Opening them reads their footers
+    only."""
 
     def __init__(self, paths: Iterable[str | os.PathLike]) -> None:
         self._indices = [TarIndex.open(path) for path in paths]
@@ -139,7 +143,8 @@ class TarIndices:
         return found or self._place.get(real_paths([tar])[tar])
 
     def state(self, tar: str) -> tuple[int, int] | str:
-        """(size in bytes, mtime_ns) of a tar when it was indexed; or the reason why it has no usable index."""
+        """(size in bytes, mtime_ns) of a tar when it was indexed; or the reason why it has no usable
+        index."""
         found = self._found(tar)
         if found is None:
             return "in none of the tar indices"
@@ -155,7 +160,11 @@ class TarIndices:
     def members(self, tars: Sequence[str]) -> Iterator[Members]:
         """All members of `tars`, in the order of the index files; whole tars, `tar` numbers `tars`."""
         asked = ((*(self._found(tar) or (-1, "")), number) for number, tar in enumerate(tars))
-        wanted = [(index, self._indices[index].tars[tar].first_row, tar, number) for index, tar, number in asked if tar]
+        wanted = [
+            (index, self._indices[index].tars[tar].first_row, tar, number)
+            for index, tar, number in asked
+            if tar
+        ]
         piece, rows = [], 0
         for index, _, tar, number in sorted(wanted):
             found = self._indices[index].members(tar)
@@ -174,13 +183,18 @@ def index_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:
-    """Remove the indices and reports of partitions that are no more: those in `folder` which are not of `indices`.
+    """Remove the indices and reports of partitions that are no more: those in `folder` which are not of
+    `indices`.
 
     Only files named as the workflow names them are touched. Returns what was removed.
     """
     kept = {path.stem for path in indices}
     found = sorted(folder.iterdir()) if folder.is_dir() else []
-    stale = [path for path in found if re.fullmatch(r"tars-\d+\.(parquet|json)", path.name) and path.stem not in kept]
+    stale = [
+        path
+        for path in found
+        if re.fullmatch(r"tars-\d+\.(parquet|json)", path.name) and path.stem not in kept
+    ]
     for path in stale:
         path.unlink()
     return stale

@@ -1,4 +1,5 @@
-"""The identity of a sample: a 64-bit hash of its tar and member, the same everywhere and for any input order."""
+"""The identity of a sample: a 64-bit hash of its tar and member, the same everywhere and for any input
+order."""
 
 from __future__ import annotations
 
@@ -7,77 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_BLOCK = 1 << 14  # rows at a time, so that the words stay in the processor's cache
-_MULTIPLIER = np.uint64(0xFF51AFD7ED558CCD)
-
-
-def mix(values: np.ndarray | int) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection of uint64: equal only for equal values."""
-    x = np.atleast_1d(np.asarray(values, dtype=np.uint64)) + np.uint64(_GOLDEN)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
-
-
-def key(*numbers: int) -> np.uint64:
-    """One 64-bit key out of several whole numbers (seed, epoch, ...), to be mixed into hashes; the order counts."""
-    state = np.zeros(1, dtype=np.uint64)
-    for number in numbers:
-        state = mix(state ^ np.uint64(int(number) & 0xFFFFFFFFFFFFFFFF))
-    return state[0]
-
-
-def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """uint64 hash of every string's UTF-8 (or raw) bytes; a null counts as "". Vectorised, 8 bytes at a time."""
-    if isinstance(strings, pa.ChunkedArray):
-        strings = strings.combine_chunks()
-    array = strings.cast(pa.large_binary())
-    if array.null_count:
-        array = pc.fill_null(array, b"")
-    result = np.zeros(len(array), dtype=np.uint64)
-    for start in range(0, len(array), _BLOCK):
-        result[start : start + _BLOCK] = _hash_block(array.slice(start, _BLOCK))
-    return result
-
-
-def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
-    _, offsets_buffer, text_buffer = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    text = np.frombuffer(text_buffer, dtype=np.uint8) if text_buffer is not None else np.zeros(0, dtype=np.uint8)
-    # Eight bytes more, so that the last word of the last string can be read whole and then masked.
-    text = np.concatenate([text[offsets[0] : offsets[-1]], np.zeros(8, dtype=np.uint8)])
-    start, length = offsets[:-1] - offsets[0], np.diff(offsets)
-    words = np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
-    state = mix(length.astype(np.uint64))
-    short = int(length.min())
-    for at in range(0, int(length.max()), 8):
-        rows = slice(None) if at < short else np.flatnonzero(length > at)
-        word = words[start[rows] + at]
-        if at + 8 > short:
-            spare = np.clip(8 - (length[rows] - at), 0, 7).astype(np.uint64) * np.uint64(8)
-            word = (word << spare) >> spare
-        mixed = (state[rows] ^ word) * _MULTIPLIER
-        state[rows] = mixed ^ (mixed >> np.uint64(32))
-    return mix(state)
+from millrace.common.hashing import hash_strings, mix
 
 
 def sample_ids(tar_hashes: np.ndarray, members: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """uint64 ids of (tar, member): `tar_hashes` from `hash_strings` of the tars' names, members without a ./ prefix."""
+    """uint64 ids of (tar, member): `tar_hashes` from `hash_strings` of the tars' names, members without a ./
+    prefix."""
     return mix(hash_strings(members) + mix(tar_hashes))
-
-
-def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Member names without their `./` prefix; `.hidden` stays `.hidden`."""
-    dotted = pc.starts_with(names, "./")
-    if not pc.any(dotted, skip_nulls=True).as_py():
-        return names
-    return pc.replace_substring_regex(names, r"^(\./+)+", "")
 
 
 def portable_names(tars: list[str]) -> list[str]:
@@ -90,7 +28,8 @@ def portable_names(tars: list[str]) -> list[str]:
 def untangled(
     table: pa.Table, tars: Sequence[str], order: np.ndarray, keys: np.ndarray, tied: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bring rows of equal keys into an order that does not depend on the input's; return it and the places of twins.
+    """Bring rows of equal keys into an order that does not depend on the input's; return it and the places of
+    twins.
 
     Twins are the rows of one (tar, member) after the first, by duration, transcript, language, file and row.
     """

@@ -1,4 +1,5 @@
-"""Rows spilled to disk, parted by the leading bits of a 64-bit key: more rows than memory, sorted piece by piece."""
+"""Rows spilled to disk, parted by the leading bits of a 64-bit key: more rows than memory, sorted piece by
+piece."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ def parts_for(rows: int) -> int:
 class RowSpill:
     """Pieces of rows in one file, each as one Arrow batch per part; read by position, so that RSS stays flat.
 
-    `add` may be called from several threads. Reading a part gives its rows of all pieces, in no particular order of
-    pieces. One file and one descriptor, however many pieces: 75 million rows would make 600 files.
+    `add` may be called from several threads. Reading a part gives its rows of all pieces, in no particular
+    order of pieces. One file and one descriptor, however many pieces: 75 million rows would make 600 files.
     """
 
     def __init__(self, path: Path, parts: int) -> None:
@@ -29,7 +30,9 @@ class RowSpill:
         self.path, self.parts = path, parts
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
         self._end = 0
-        self._places: list[list[tuple[int, int]]] = [[] for _ in range(parts)]  # offset and size of each part's batches
+        self._places: list[list[tuple[int, int]]] = [
+            [] for _ in range(parts)
+        ]  # offset and size of each part's batches
         self._schema: pa.Schema | None = None
         self._lock = threading.Lock()
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.calibration import search as calibration
 from millrace.asr.calibration import key as calibration_key
-from millrace.asr.calibration import trial
-from millrace.asr.calibration import known_devices
-from millrace.asr.calibration import worst_case
+from millrace.asr.calibration import known_devices, trial, worst_case
+from millrace.asr.calibration import search as calibration
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
@@ -45,7 +43,12 @@ class Choices:
         wrong = [
             ("max_memory_gb", self.max_memory_gb, 0 <= self.max_memory_gb < float("inf"), "0 or more"),
             ("headroom", self.headroom, 0 <= self.headroom < 1, "at least 0 and below 1"),
-            ("steps", self.steps, self.steps >= 2, "at least 2: the optimiser's state is there from the second on"),
+            (
+                "steps",
+                self.steps,
+                self.steps >= 2,
+                "at least 2: the optimiser's state is there from the second on",
+            ),
             ("soak_steps", self.soak_steps, self.soak_steps >= 0, "0 or more"),
             ("min_bs", self.min_bs, self.min_bs <= self.max_bs, "at most max_bs"),
         ]
@@ -64,12 +67,19 @@ class Choices:
         """TrainOptions of a trial."""
         names = ("model", "num_workers", "max_bad_fraction", "seed")
         chosen = {name: getattr(self, name) for name in names}
-        return {"bucket_dir": str(self.bucket_config.parent), "model_options": dict(self.model_options), **chosen}
+        return {
+            "bucket_dir": str(self.bucket_config.parent),
+            "model_options": dict(self.model_options),
+            **chosen,
+        }
 
     def settings(self, kind: str) -> dict[str, Any]:
         """LoopSettings of a trial on a device of that kind."""
         names = ("precision", "gradient_checkpointing", "grad_acc", "seed")
-        return {"device": kind if kind in ("cpu", "cuda") else "cpu", **{name: getattr(self, name) for name in names}}
+        return {
+            "device": kind if kind in ("cpu", "cuda") else "cpu",
+            **{name: getattr(self, name) for name in names},
+        }
 
     def limit_gb(self, device: Mapping[str, Any]) -> float:
         """The limit that was given, or what the headroom leaves of the device."""
@@ -87,7 +97,8 @@ class Choices:
 def calibrate_bucket(choices: Choices, output: Path) -> tuple[dict[str, Any], bool]:
     """The calibration of a bucket, and whether an earlier one still holds. `output` is written.
 
-    A bucket without rows is said to be `empty`, no more. Raises MillraceError where not even the smallest batch fits.
+    A bucket without rows is said to be `empty`, no more. Raises MillraceError where not even the smallest
+    batch fits.
     """
     if choices.bucket in worst_case.empty_buckets(choices.bucket_config):
         found = {"bucket": choices.bucket, "empty": True}
@@ -97,7 +108,14 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[dict[str, Any], bo
     asked = {"kind": "device", "device": choices.device}
     device = trial.ask(asked) if here else known_devices.facts(choices.device)
     limit, settings = choices.limit_gb(device), choices.settings(device["kind"])
-    arguments = (device, choices.options, settings, limit, choices.world_size, choices.soak_steps if here else 0)
+    arguments = (
+        device,
+        choices.options,
+        settings,
+        limit,
+        choices.world_size,
+        choices.soak_steps if here else 0,
+    )
     key, of_bucket = calibration_key.calibration_key(*arguments), calibration_key.bucket_key(case)
     # Snakemake removes an output before it runs its job again, so there is a second copy, one for each key.
     copy = output.parent / ".calibrated" / f"{output.stem}-{calibration_key.digest(key, of_bucket)}.json"
@@ -106,8 +124,15 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[dict[str, Any], bo
         if found is not None:
             atomic.write_if_changed(output, atomic.json_bytes(found))
             return found, True
-    request = {"options": choices.options, "settings": settings, "limit_gb": limit, "world_size": choices.world_size}
-    worst = functools.partial(_worst, {**request, "kind": "worst" if here else "estimate"}, case, choices.steps)
+    request = {
+        "options": choices.options,
+        "settings": settings,
+        "limit_gb": limit,
+        "world_size": choices.world_size,
+    }
+    worst = functools.partial(
+        _worst, {**request, "kind": "worst" if here else "estimate"}, case, choices.steps
+    )
     soak = functools.partial(_soak, {**request, "bucket": case.number}, choices.soak_steps)
     search = calibration.Search(limit, case.rows, choices.start_bs, choices.min_bs, choices.max_bs)
     found = {

@@ -1,7 +1,9 @@
-"""The memory of a training step on a device that is not here: the step is run on shapes alone, storages are counted.
+"""The memory of a training step on a device that is not here: the step is run on shapes alone, storages are
+counted.
 
-Floating-point tensors are torch's fake ones, which hold no memory; integers and masks are real, so that what depends on
-them (which rows are padding) takes its true shape. This is theory: kernels' workspaces are not in it.
+Floating-point tensors are torch's fake ones, which hold no memory; integers and masks are real, so that what
+depends on them (which rows are padding) takes its true shape. This is theory: kernels' workspaces are not in
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _FRAGMENTED = 1.03
 
 
 class ShapesOnly(TorchDispatchMode):
-    """While active, floating-point tensors are fake. `live` and `peak` are the bytes of all storages made inside."""
+    """While active, floating-point tensors are fake. `live` and `peak` are the bytes of all storages made
+    inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +44,9 @@ class ShapesOnly(TorchDispatchMode):
             return self._packed(*args)
         if func.overloadpacket is torch.ops.aten._ctc_loss:
             return self._ctc_loss(*args)
-        if any(isinstance(value, FakeTensor) for value in given) or (not given and _makes_floats(func, kwargs)):
+        if any(isinstance(value, FakeTensor) for value in given) or (
+            not given and _makes_floats(func, kwargs)
+        ):
             with self.fake:
                 found = func(*args, **kwargs)
         else:
@@ -69,7 +74,9 @@ class ShapesOnly(TorchDispatchMode):
     def _freed(self, size: int) -> None:
         self.live -= size
 
-    def _packed(self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, torch.Tensor]:
+    def _packed(
+        self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool
+    ) -> tuple[Any, torch.Tensor]:
         """torch has no shapes for this operator, whose output is as long as the sum of `lengths`."""
         data = data if not batch_first else data.transpose(0, 1)
         steps = torch.arange(int(lengths.max()))
@@ -80,7 +87,9 @@ class ShapesOnly(TorchDispatchMode):
         self.track(flat)
         return flat, sizes
 
-    def _ctc_loss(self, log_probabilities: torch.Tensor, targets: torch.Tensor, *lengths: Any) -> tuple[Any, Any]:
+    def _ctc_loss(
+        self, log_probabilities: torch.Tensor, targets: torch.Tensor, *lengths: Any
+    ) -> tuple[Any, Any]:
         """Nor for this one: losses (B), and for its backward pass (B, T, 2 L + 1) of the longest target."""
         steps, count, _ = log_probabilities.shape
         longest = int(max(torch.as_tensor(lengths[1]).tolist(), default=0))
@@ -108,11 +117,11 @@ def _makes_floats(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def estimate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The peak of two steps of the worst batch of `request["rows"]` rows, as a trial answers: the second has the
-    optimiser's state."""
-    from millrace.asr.training.task import AsrTask
-    from millrace.asr.training.options import TrainOptions
+    """The peak of two steps of the worst batch of `request["rows"]` rows, as a trial answers: the second has
+    the optimiser's state."""
     from millrace.asr.calibration.steps import shape, worst_batch
+    from millrace.asr.training.options import TrainOptions
+    from millrace.asr.training.task import AsrTask
     from millrace.common.training import devices
     from millrace.common.training.settings import LoopSettings
     from millrace.common.training.task import enable_gradient_checkpointing, parameter_groups
@@ -150,5 +159,10 @@ def estimate(request: Mapping[str, Any]) -> dict[str, Any]:
             }
         raise
     peak, fixed = mode.peak * _FRAGMENTED + _BESIDE, mode.live + _BESIDE
-    facts = {"peak_gb": peak / GB, "step_peak_gb": peak / GB, "fixed_gb": fixed / GB, "allocated_gb": mode.peak / GB}
+    facts = {
+        "peak_gb": peak / GB,
+        "step_peak_gb": peak / GB,
+        "fixed_gb": fixed / GB,
+        "allocated_gb": mode.peak / GB,
+    }
     return {"oom": False, "steps": 2, "heaviest": {"step": 2, **shape(batch)}, **facts}

@@ -10,13 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.calibration import trial
 from millrace.asr.calibration.worst_case import WorstCase
+from millrace.asr.models.files import model_digest
 from millrace.common import jsonl
 from millrace.common.cli import log
-
-# Files of a model folder that decide what a step costs; weights do not.
-_CONFIGS = ("*config*.json", "*options*.json", "tokenizer.json", "vocab.json", "chat_template*", "*.model")
 
 
 def calibration_key(
@@ -27,8 +24,8 @@ def calibration_key(
     world_size: int,
     soak_steps: int,
 ) -> dict[str, Any]:
-    """What all buckets of a calibration share. `device`: answer of the trial `device`; `options`: of TrainOptions;
-    `settings`: of LoopSettings."""
+    """What all buckets of a calibration share. `device`: answer of the trial `device`; `options`: of
+    TrainOptions; `settings`: of LoopSettings."""
     return {
         "device": device["name"],
         "device_memory_gb": device["memory_gb"],
@@ -42,7 +39,7 @@ def calibration_key(
         "soak_steps": soak_steps,
         "torch": _version("torch"),
         "transformers": "" if options["model"] == "ctc" else _version("transformers"),
-        "trial_version": trial.VERSION,
+        "trial_version": VERSION,
         "machine": platform.machine(),
     }
 
@@ -61,21 +58,11 @@ def digest(key: Mapping[str, Any], of_bucket: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([dict(key), dict(of_bucket)], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def model_digest(model: str, options: Mapping[str, Any]) -> str:
-    """Digest of a model's name and options, or of its folder's configuration and tokenizer files."""
-    folder = Path(model)
-    seen = hashlib.sha256(json.dumps([folder.name, dict(options)], sort_keys=True).encode())
-    if folder.is_dir():
-        for path in sorted({path for pattern in _CONFIGS for path in folder.glob(pattern) if path.is_file()}):
-            seen.update(f"\0{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return seen.hexdigest()[:16]
-
-
 def kept(
     path: Path, key: Mapping[str, Any], of_bucket: Mapping[str, Any], rows: int, max_bs: int
 ) -> dict[str, Any] | None:
-    """The calibration in `path` if it still holds: same keys; and where the bucket's rows or `max_bs` were what limited
-    the batch, the same of those."""
+    """The calibration in `path` if it still holds: same keys; and where the bucket's rows or `max_bs` were
+    what limited the batch, the same of those."""
     try:
         found = jsonl.read(path)
         if found["key"] == dict(key) and found["bucket_key"] == dict(of_bucket):
@@ -103,3 +90,7 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
+
+
+# A part of the calibration key: raise it when trials measure something else than before.
+VERSION = 1

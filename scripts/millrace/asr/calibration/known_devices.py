@@ -26,7 +26,8 @@ HERE = ("auto", "cpu", "cuda")
 
 
 def facts(name: str) -> dict:
-    """As the trial `device` answers, for a device that is not here. Raises MillraceError for an unknown name."""
+    """As the trial `device` answers, for a device that is not here. Raises MillraceError for an unknown
+    name."""
     known = MEMORY_GB.get(name.lower())
     if known is None:
         remedy = f"Choose one of {', '.join((*HERE, *MEMORY_GB))}"

@@ -1,7 +1,8 @@
-"""Memory of a training step as a formula: fixed + n * (a T + b T^2 + c C), fitted to trials, and budgets from it.
+"""Memory of a training step as a formula: fixed + n * (a T + b T^2 + c C), fitted to trials, and budgets from
+it.
 
-n rows padded to T seconds, with C characters of transcript a row. T stands for convolutions and feed-forward layers,
-T^2 for attention, C for the decoder's text and logits.
+n rows padded to T seconds, with C characters of transcript a row. T stands for convolutions and feed-forward
+layers, T^2 for attention, C for the decoder's text and logits.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ class MemoryModel:
 def fit(points: Sequence[Point]) -> MemoryModel:
     """The model with the least squares of relative errors, no coefficient below 0.
 
-    Exact: with four columns, every set of columns is tried, and the best solution without a negative one is taken (the
-    non-negative least-squares problem is convex, and its solution is the plain one on the columns it uses). Raises
-    MillraceError without points.
+    Exact: with four columns, every set of columns is tried, and the best solution without a negative one is
+    taken (the non-negative least-squares problem is convex, and its solution is the plain one on the columns
+    it uses). Raises MillraceError without points.
     """
     if not points:
-        raise MillraceError("no trial has measured anything", where="memory model", remedy="Calibrate a bucket first")
+        raise MillraceError(
+            "no trial has measured anything", where="memory model", remedy="Calibrate a bucket first"
+        )
     rows, seconds, characters, peaks = (
         np.array([getattr(point, name) for point in points], dtype=np.float64)
         for name in ("rows", "seconds", "characters", "peak_gb")
@@ -98,7 +101,8 @@ def fit(points: Sequence[Point]) -> MemoryModel:
 
 
 def residuals(model: MemoryModel, points: Sequence[Point]) -> dict[str, Any]:
-    """How far the model is off: relative errors (predicted / measured - 1), over all and the worst underestimate."""
+    """How far the model is off: relative errors (predicted / measured - 1), over all and the worst
+    underestimate."""
     errors = np.array([model.predict(p.rows, p.seconds, p.characters) / p.peak_gb - 1 for p in points])
     return {
         "points": len(errors),
@@ -113,10 +117,10 @@ def budget_of(
 ) -> dict[str, float | int | None]:
     """What a planner may put into a batch of a bucket, as BatchBudget has it.
 
-    Memory by the model stays below the limit for every length from `shortest` to `longest`, with `characters` a row,
-    and there are never more than the calibrated `rows` of the longest. A limit of cost or of seconds, with one of rows
-    for the shortest, is taken so that batches of all lengths together hold the most audio. Where the model says nothing
-    of a batch, only rows are limited.
+    Memory by the model stays below the limit for every length from `shortest` to `longest`, with `characters`
+    a row, and there are never more than the calibrated `rows` of the longest. A limit of cost or of seconds,
+    with one of rows for the shortest, is taken so that batches of all lengths together hold the most audio.
+    Where the model says nothing of a batch, only rows are limited.
     """
     lengths = np.linspace(max(min(shortest, longest), 0.01), longest, 256)
     each = model.per_sample(lengths, characters)
@@ -134,5 +138,8 @@ def budget_of(
             audio = float((held * lengths).mean())
             if cap != 0 and audio > best * (1 + 1e-9):
                 # A batch that fills the limit exactly is within.
-                best, found = audio, {**only_rows, name: round(float(limit) * (1 + 1e-9), _ROUND), "rows": cap}
+                best, found = (
+                    audio,
+                    {**only_rows, name: round(float(limit) * (1 + 1e-9), _ROUND), "rows": cap},
+                )
     return found

@@ -1,4 +1,5 @@
-"""calibrated_bs.json: the batch sizes of all buckets, the memory model behind them, and the planner's budgets."""
+"""calibrated_bs.json: the batch sizes of all buckets, the memory model behind them, and the planner's
+budgets."""
 
 from __future__ import annotations
 
@@ -6,17 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.calibration import memory_model
-from millrace.asr.calibration import worst_case
 from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.calibration import memory_model, worst_case
 from millrace.asr.calibration.memory_model import MemoryModel, Point
 from millrace.common import jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
-_FIELDS = {"bucket", "key", "batch_size", "grad_acc", "limited_by", "trials", "measured", "peak_memory_gb"} | {
-    *("longest_seconds", "shortest_seconds", "longest_characters")
-}
+_FIELDS = {
+    "bucket",
+    "key",
+    "batch_size",
+    "grad_acc",
+    "limited_by",
+    "trials",
+    "measured",
+    "peak_memory_gb",
+} | {*("longest_seconds", "shortest_seconds", "longest_characters")}
 _BETWEEN = 0.01  # share of the limit kept for lengths between those that were tried
 _REPEAT = "Run calibrate_bucket_bs again for the buckets that differ"
 
@@ -24,8 +31,8 @@ _REPEAT = "Run calibrate_bucket_bs again for the buckets that differ"
 def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     """Gather the calibrations of the buckets of `bucket_config`, in its order.
 
-    Buckets without rows need none; they get the batch size of the next bucket of longer samples that has some. Raises
-    MillraceError for missing, unknown or twice calibrated buckets, and for keys that differ.
+    Buckets without rows need none; they get the batch size of the next bucket of longer samples that has
+    some. Raises MillraceError for missing, unknown or twice calibrated buckets, and for keys that differ.
     """
     found: dict[str, dict[str, Any]] = {}
     for path in paths:
@@ -33,7 +40,9 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
         if calibration.get("empty"):
             continue
         if calibration["bucket"] in found:
-            raise MillraceError(f"{calibration['bucket']} is calibrated twice", str(path), "Give one file a bucket")
+            raise MillraceError(
+                f"{calibration['bucket']} is calibrated twice", str(path), "Give one file a bucket"
+            )
         found[calibration["bucket"]] = calibration
         first = next(iter(found.values()))
         if calibration["key"] != first["key"]:
@@ -53,7 +62,8 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     model = memory_model.fit(points)
     errors = memory_model.residuals(model, points)
     key = next(iter(found.values()))["key"]
-    # What the model has underestimated, it may underestimate again; and no trial has measured the lengths between.
+    # What the model has underestimated, it may underestimate again; and no trial has measured the lengths
+    # between.
     limit = key["limit_gb"] * (1 - errors["worst_under"] - _BETWEEN)
     buckets: dict[str, Any] = {name: _bucket(found[name], model, limit) for name in names if name in found}
     known = [name for name in names if name in found]
@@ -86,7 +96,9 @@ def read(path: Path) -> dict[str, Any]:
 def points_of(calibration: Mapping[str, Any]) -> list[Point]:
     """The measured peaks of a bucket: those of worst-case trials, also above the limit."""
     return [
-        Point(calibration["bucket"], shape["rows"], shape["seconds"], shape["characters"], trial["step_peak_gb"])
+        Point(
+            calibration["bucket"], shape["rows"], shape["seconds"], shape["characters"], trial["step_peak_gb"]
+        )
         for trial in calibration["trials"]
         if trial.get("step_peak_gb") and not trial.get("retried") and (shape := trial["heaviest"]).get("rows")
     ]
@@ -94,8 +106,8 @@ def points_of(calibration: Mapping[str, Any]) -> list[Point]:
 
 def _bucket(calibration: Mapping[str, Any], model: MemoryModel, limit_gb: float) -> dict[str, Any]:
     rows, longest = calibration["batch_size"], calibration["longest_seconds"]
-    # Characters a row are those of the trial's batch, which has as many of the longest transcripts as it has rows: one
-    # overlong transcript must not make every row of every batch as dear.
+    # Characters a row are those of the trial's batch, which has as many of the longest transcripts as it has
+    # rows: one overlong transcript must not make every row of every batch as dear.
     unknown = Point("", rows, longest, calibration["longest_characters"], 0.0)
     near = min(points_of(calibration), key=lambda point: abs(point.rows - rows), default=unknown)
     longest = max(near.seconds, longest)

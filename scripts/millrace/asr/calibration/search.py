@@ -1,4 +1,5 @@
-"""The largest batch of a bucket that fits: doubling, then bisection, each trial in a fresh process, then a soak."""
+"""The largest batch of a bucket that fits: doubling, then bisection, each trial in a fresh process, then a
+soak."""
 
 from __future__ import annotations
 
@@ -13,15 +14,13 @@ from millrace.common.errors import MillraceError
 Trial = Callable[[int], Mapping[str, Any]]
 _FINE = 32  # the search ends when it knows the batch to one part in so many
 _BACK_OFF, _BACK_OFF_LEAST = 0.9, 0.95
-_SMALLER = (
-    "Raise --max_memory_gb, use --gradient_checkpointing 1 or a smaller model, or lower --min_bs or the last edge"
-)
+_SMALLER = "Raise --max_memory_gb, use --gradient_checkpointing 1 or a smaller model, or lower --min_bs or the last edge"
 
 
 @dataclass(frozen=True)
 class Search:
-    """`limit_gb`: memory that a batch may take at its peak. Batches of `min_bs` to `max_bs` rows are tried, the first
-    of `start_bs`; `rows` are what the bucket has."""
+    """`limit_gb`: memory that a batch may take at its peak. Batches of `min_bs` to `max_bs` rows are tried,
+    the first of `start_bs`; `rows` are what the bucket has."""
 
     limit_gb: float
     rows: int
@@ -56,10 +55,11 @@ class Search:
 
 
 def calibrate(search: Search, worst: Trial, soak: Trial | None) -> dict[str, Any]:
-    """Find the batch size. `worst(n)` and `soak(n)` run trials of n rows (see millrace.asr.calibration.trial).
+    """Find the batch size. `worst(n)` and `soak(n)` run trials of n rows (see
+    millrace.asr.calibration.trial).
 
-    Returns batch_size, limited_by, peak_memory_gb, trials, soak and backed_off. Raises MillraceError where not even
-    `min_bs` fits.
+    Returns batch_size, limited_by, peak_memory_gb, trials, soak and backed_off. Raises MillraceError where
+    not even `min_bs` fits.
     """
     trials: list[dict[str, Any]] = []
     size = largest(search, _recording(search, worst, trials))
@@ -106,14 +106,17 @@ def largest(search: Search, worst: Trial) -> int:
         else:
             fails, why = size, search.why_not(answer)
         if fails <= search.min_bs:
-            raise MillraceError(f"a batch of {search.min_bs} does not fit: {why}", where="calibration", remedy=_SMALLER)
+            raise MillraceError(
+                f"a batch of {search.min_bs} does not fit: {why}", where="calibration", remedy=_SMALLER
+            )
         if fails - fits <= max(1, fits // _FINE):
             return fits
         size = _next_size(search, fits, fails, known)
 
 
 def _next_size(search: Search, fits: int, fails: int, known: dict[int, float]) -> int:
-    """Double until something fails; then where a line through the last peaks meets the limit, or else the middle."""
+    """Double until something fails; then where a line through the last peaks meets the limit, or else the
+    middle."""
     if fails > search.most:
         return min(2 * fits, search.most)
     if not fits:
@@ -143,7 +146,9 @@ def _recording(search: Search, worst: Trial, trials: list[dict[str, Any]]) -> Tr
     def tried(size: int) -> Mapping[str, Any]:
         answer = worst(size)
         fits = search.fits(answer)
-        log.info("%d rows: %s", size, f"peak {answer['peak_gb']:.3f} GB, fits" if fits else search.why_not(answer))
+        log.info(
+            "%d rows: %s", size, f"peak {answer['peak_gb']:.3f} GB, fits" if fits else search.why_not(answer)
+        )
         trials.append({"rows": size, "fits": fits, **answer})
         return answer
 

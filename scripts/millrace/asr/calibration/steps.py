@@ -1,44 +1,37 @@
-"""Training steps as the loop takes them, with their memory measured: what a trial, a soak and a verification share."""
+"""Training steps as the loop takes them, with their memory measured: what a trial, a soak and a verification
+share."""
 
 from __future__ import annotations
 
-
-
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from millrace.asr.models.base import AsrModel, Prepared
-from millrace.asr.training.task import AsrTask
 from millrace.asr.loading.collate import Batch, collate
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.decode import SAMPLING_RATE
-from millrace.common.machine.memory import CudaMeter, HostMeter, is_out_of_memory
-from millrace.common.training import devices
-from millrace.common.errors import MillraceError
-from millrace.common.training.settings import LoopSettings
-from millrace.common.training.ranks import Ranks
-from millrace.common.training.task import Share
-from millrace.common.training.updates import Updates
-
-
-
-from collections.abc import Sequence
-
-import numpy as np
-
+from millrace.asr.models.base import AsrModel, Prepared
 from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
+from millrace.asr.training.task import AsrTask
+from millrace.common.errors import MillraceError
+from millrace.common.machine.memory import CudaMeter, HostMeter, is_out_of_memory
+from millrace.common.training import devices
+from millrace.common.training.ranks import Ranks
+from millrace.common.training.settings import LoopSettings
+from millrace.common.training.task import Share
+from millrace.common.training.updates import Updates
 
 
 class TrialSteps:
     """Model, optimiser and updates of a run. Call `meter.begin()` when all else is set up, then `run`.
 
-    With a `world_size` above 1 a lone process trains under DDP too: its gradient buckets stay allocated between steps.
+    With a `world_size` above 1 a lone process trains under DDP too: its gradient buckets stay allocated
+    between steps.
     """
 
     def __init__(self, task: AsrTask, settings: LoopSettings, limit_gb: float, world_size: int = 1) -> None:
@@ -53,8 +46,8 @@ class TrialSteps:
         self.steps, self.heaviest = 0, {}
 
     def run(self, batches: Iterable[Batch], stop: bool = False) -> dict[str, Any]:
-        """Step over all batches, and say what that took. Ends where memory runs out (`oom`) and, if told to `stop`,
-        after the first step above the limit; other errors are raised."""
+        """Step over all batches, and say what that took. Ends where memory runs out (`oom`) and, if told to
+        `stop`, after the first step above the limit; other errors are raised."""
         last: dict[str, Any] = {}
         try:
             highest = 0
@@ -73,14 +66,19 @@ class TrialSteps:
             # The traceback's frames hold the tensors of the step.
             message = " ".join(str(error).split())[:300] or type(error).__name__
             error.__traceback__ = None
-            return {"oom": True, "steps": self.steps, "heaviest": {"step": self.steps + 1, **last}, "message": message}
+            return {
+                "oom": True,
+                "steps": self.steps,
+                "heaviest": {"step": self.steps + 1, **last},
+                "message": message,
+            }
         facts = self.meter.facts()
         retried = bool(facts.get("retries"))
         return {"oom": False, "retried": retried, "steps": self.steps, "heaviest": self.heaviest, **facts}
 
     def _step(self, prepared: Prepared) -> None:
-        """One optimiser step; with accumulation from two equal batches: the gradients of the first lie beside the
-        second's activations."""
+        """One optimiser step; with accumulation from two equal batches: the gradients of the first lie beside
+        the second's activations."""
         updates, count = self.updates, min(self.settings.grad_acc, 2)
         updates.clear()
         total = 0.0
@@ -98,11 +96,13 @@ class TrialSteps:
             updates.apply(total, count, self.steps + 1, 0.01)
 
 
-def worst_batch(task: AsrTask, model: AsrModel, audio_rows: list[int], text_rows: list[int], count: int) -> Batch:
+def worst_batch(
+    task: AsrTask, model: AsrModel, audio_rows: list[int], text_rows: list[int], count: int
+) -> Batch:
     """`count` samples: the longest audio, each with one of the longest transcripts.
 
-    What cannot be read is replaced by the longest that can; a transcript that its audio has no room for (CTC) by the
-    clip's own. Raises MillraceError where no sample can be used.
+    What cannot be read is replaced by the longest that can; a transcript that its audio has no room for (CTC)
+    by the clip's own. Raises MillraceError where no sample can be used.
     """
     dataset = BucketedDataset(task.table)
     rows = task.table.rows([audio_rows[at % len(audio_rows)] for at in range(count)])
@@ -155,12 +155,13 @@ def _lone_ddp(settings: LoopSettings) -> Any:
     return fabric
 
 
-
 class SoakPlan:
-    """At least `steps` steps of as many epochs as that takes, in their shuffled order. A Plan for BucketedDataset.
+    """At least `steps` steps of as many epochs as that takes, in their shuffled order. A Plan for
+    BucketedDataset.
 
-    `durations`: seconds of the rows of every bucket that takes part; `first` is the number of the first row of the
-    first one. Of an epoch with more steps, evenly spaced ones, and the heaviest of every bucket, which come on top.
+    `durations`: seconds of the rows of every bucket that takes part; `first` is the number of the first row
+    of the first one. Of an epoch with more steps, evenly spaced ones, and the heaviest of every bucket, which
+    come on top.
     """
 
     def __init__(
@@ -200,4 +201,7 @@ def _heaviest(plan: Plan) -> list[int]:
     """The step of each bucket in which any rank has the most padded work."""
     weight = batch_cost(np.diff(plan.offsets), plan.longest).reshape(len(plan), plan.world_size)
     bucket = np.asarray(plan.bucket).reshape(weight.shape)
-    return [int(np.where(bucket == number, weight, -1).max(axis=1).argmax()) for number in np.unique(bucket).tolist()]
+    return [
+        int(np.where(bucket == number, weight, -1).max(axis=1).argmax())
+        for number in np.unique(bucket).tolist()
+    ]

@@ -1,25 +1,13 @@
 """One trial of the batch-size calibration, in a process of its own, which calls `main`.
 
-Takes a JSON request on stdin and answers in JSON on stdout; whatever else is printed goes to stderr. See `run`.
+Takes a JSON request on stdin and answers in JSON on stdout; whatever else is printed goes to stderr. See
+`run`.
 """
 
 from __future__ import annotations
 
-
-
 import contextlib
 import ctypes
-import json
-import os
-import signal
-import sys
-from collections.abc import Mapping
-from typing import Any
-
-from millrace.common.errors import MillraceError
-
-
-
 import json
 import os
 import signal
@@ -29,21 +17,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace.common.machine.memory import says_out_of_memory
 from millrace.common.errors import MillraceError
+from millrace.common.machine.memory import says_out_of_memory
 from millrace.common.training.ranks import ENVIRONMENT
 
-# A part of the calibration key: raise it when trials measure something else than before.
-VERSION = 1
 _PR_SET_PDEATHSIG = 1
 
 
 def run(request: Mapping[str, Any]) -> dict[str, Any]:
     """Answer a request by its `kind`.
 
-    `device`: what `device` (auto, cpu, cuda) is: name, memory. `worst`: `steps` steps of `rows` worst-case samples.
-    `soak`: `steps` steps of shuffled batches of `rows` of one bucket. `estimate`: `worst` without a device, in theory.
-    The last three say `oom`, peak_gb and more, see TrialSteps.run. Raises MillraceError.
+    `device`: what `device` (auto, cpu, cuda) is: name, memory. `worst`: `steps` steps of `rows` worst-case
+    samples. `soak`: `steps` steps of shuffled batches of `rows` of one bucket. `estimate`: `worst` without a
+    device, in theory. The last three say `oom`, peak_gb and more, see TrialSteps.run. Raises MillraceError.
     """
     if request["kind"] == "device":
         return device_facts(request["device"])
@@ -51,9 +37,9 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
         from millrace.asr.calibration.device_estimate import estimate
 
         return estimate(request)
-    from millrace.asr.training.task import AsrTask
-    from millrace.asr.training.options import TrainOptions
     from millrace.asr.calibration.steps import TrialSteps, worst_batch
+    from millrace.asr.training.options import TrainOptions
+    from millrace.asr.training.task import AsrTask
     from millrace.common.training.settings import LoopSettings
 
     task = AsrTask(TrainOptions(**request["options"]))
@@ -68,10 +54,10 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def soak(task: Any, steps: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Step over shuffled batches of `request["rows"]` rows of the bucket `request["bucket"]`, or, where that is None,
-    over batches of all buckets within the task's budgets."""
-    from millrace.asr.planning.cut import BatchBudget
+    """Step over shuffled batches of `request["rows"]` rows of the bucket `request["bucket"]`, or, where that
+    is None, over batches of all buckets within the task's budgets."""
     from millrace.asr.calibration.steps import SoakPlan
+    from millrace.asr.planning.cut import BatchBudget
 
     bucket, seed = request["bucket"], task.options.seed
     if bucket is None:
@@ -117,10 +103,12 @@ def main() -> int:
     answer_to.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1 if "error" in answer else 0)  # at once: nothing of use is left to do, and threads may hold memory
+    os._exit(
+        1 if "error" in answer else 0
+    )  # at once: nothing of use is left to do, and threads may hold memory
 
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 _SHOWN = 1500  # characters of a trial's last words
 
 
@@ -153,7 +141,12 @@ def ask(request: Mapping[str, Any]) -> dict[str, Any]:
         return answer
     if trial.returncode == -signal.SIGKILL or says_out_of_memory(text):
         # The kernel ends what takes too much; C++ code may abort where an allocation fails.
-        return {"oom": True, "steps": 0, "heaviest": {}, "message": f"the trial ended with code {trial.returncode}"}
+        return {
+            "oom": True,
+            "steps": 0,
+            "heaviest": {},
+            "message": f"the trial ended with code {trial.returncode}",
+        }
     raise MillraceError(
         f"a trial ended with code {trial.returncode}; its last words:\n{text[-_SHOWN:].strip()}",
         remedy="This is no lack of memory. Does the model train on one batch (asr_train with max_steps 1)?",
@@ -162,7 +155,21 @@ def ask(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def environment() -> dict[str, str]:
     """That of a training run, and of one process: what torchrun says of ranks is left out."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-    kept = {name: value for name, value in os.environ.items() if name not in names and "TORCHELASTIC" not in name}
+    names = (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    )
+    kept = {
+        name: value for name, value in os.environ.items() if name not in names and "TORCHELASTIC" not in name
+    }
     path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
-    return {**kept, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}, "PYTHONPATH": path}
+    return {
+        **kept,
+        **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()},
+        "PYTHONPATH": path,
+    }

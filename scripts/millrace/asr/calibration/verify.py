@@ -22,20 +22,23 @@ def verify(choices: Choices, calibrated: Path | None, output: Path) -> dict[str,
     from millrace.common.training.ranks import Ranks
 
     if calibrated is None:
-        raise MillraceError("--mode verify_all needs --calibrated", remedy="Name the merged calibrated_bs.json")
+        raise MillraceError(
+            "--mode verify_all needs --calibrated", remedy="Name the merged calibrated_bs.json"
+        )
     if choices.device not in known_devices.HERE:
         remedy = "Verify on that device; what is estimated is no more than an estimate"
-        raise MillraceError(f"{choices.device} is not here to verify anything", where="--device", remedy=remedy)
+        raise MillraceError(
+            f"{choices.device} is not here to verify anything", where="--device", remedy=remedy
+        )
     with devices.peers(Ranks.from_environment(), str(calibrated)):
         return _verify(choices, calibrated, output)
 
 
 def _verify(choices: Choices, calibrated: Path, output: Path) -> dict[str, Any]:
-    from millrace.asr.calibration import search
-    from millrace.asr.calibration import trial
-    from millrace.asr.training.task import AsrTask
-    from millrace.asr.training.options import TrainOptions
+    from millrace.asr.calibration import search, trial
     from millrace.asr.calibration.steps import TrialSteps
+    from millrace.asr.training.options import TrainOptions
+    from millrace.asr.training.task import AsrTask
     from millrace.common.training.settings import LoopSettings
 
     device = trial.device_facts(choices.device)
@@ -64,7 +67,9 @@ def _verify(choices: Choices, calibrated: Path, output: Path) -> dict[str, Any]:
     }
     if steps.rank == 0:
         atomic.write_json(output, found)
-        log.info("%d ranks, %d steps: peak %.3f GB", steps.world_size, found["steps"], found["peak_memory_gb"])
+        log.info(
+            "%d ranks, %d steps: peak %.3f GB", steps.world_size, found["steps"], found["peak_memory_gb"]
+        )
     return found
 
 

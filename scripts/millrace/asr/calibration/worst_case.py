@@ -18,8 +18,9 @@ _BUILD = "Build the buckets: snakemake asr_data"
 
 @dataclass(frozen=True)
 class WorstCase:
-    """Rows of a bucket by length. `audio_rows`, `text_rows`: numbers of the rows with the longest audio and the longest
-    transcripts, falling, `most` of each at most; numbers count over all buckets, as in RowTable."""
+    """Rows of a bucket by length. `audio_rows`, `text_rows`: numbers of the rows with the longest audio and
+    the longest transcripts, falling, `most` of each at most; numbers count over all buckets, as in
+    RowTable."""
 
     bucket: str
     number: int
@@ -46,7 +47,9 @@ def find(bucket_config: Path, bucket: str, most: int) -> WorstCase:
     config = BucketConfig.read(bucket_config)
     names, paths = config.ids, config.paths
     if bucket not in names:
-        raise MillraceError(f"there is no bucket {bucket!r}", str(bucket_config), f"Choose one of {', '.join(names)}")
+        raise MillraceError(
+            f"there is no bucket {bucket!r}", str(bucket_config), f"Choose one of {', '.join(names)}"
+        )
     number = names.index(bucket)
     try:
         first = sum(pq.ParquetFile(path).metadata.num_rows for path in paths[:number])

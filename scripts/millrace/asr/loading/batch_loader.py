@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from millrace.asr.loading.batch_slots import BatchSlots
 from millrace.asr.loading.collate import BadSample, Batch
 from millrace.asr.loading.dataset import Assignment, BucketedDataset, Plan
-from millrace.common.training import seeding
 from millrace.common.errors import MillraceError
+from millrace.common.training import seeding
 
 log = logging.getLogger("millrace")
 _EXAMPLES = 5
@@ -53,7 +53,8 @@ class StepSampler(Sampler):
 class BadSamples:
     """Counts of what was left out over all workers of a rank; `check` stops a run that loses too much.
 
-    The share is taken of at least `judged_rows` rows, so that one bad sample right after a resume stops nothing.
+    The share is taken of at least `judged_rows` rows, so that one bad sample right after a resume stops
+    nothing.
     """
 
     def __init__(self, max_bad_fraction: float, judged_rows: int = _JUDGED_ROWS) -> None:
@@ -81,7 +82,9 @@ class BadSamples:
         if self.count <= self.max_bad_fraction * max(self.planned, self.judged_rows):
             return
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons.most_common())
-        examples = "; ".join(f"row {sample.row} ({sample.reason}): {sample.message}" for sample in self.examples)
+        examples = "; ".join(
+            f"row {sample.row} ({sample.reason}): {sample.message}" for sample in self.examples
+        )
         raise MillraceError(
             f"{self.count} of {self.planned} samples so far cannot be used, more than max_bad_fraction "
             f"{self.max_bad_fraction:g} allows ({reasons}). Examples: {examples}",
@@ -92,8 +95,9 @@ class BadSamples:
 class BatchLoader:
     """Iterates over the batches of a rank in step order; one pass is the rest of the plan from `start_step`.
 
-    Set `plan` and `start_step` between passes for another epoch or a resume; workers live on. `bad` counts what
-    was left out since the loader was made. Raises MillraceError for a changed tar, or above `max_bad_fraction`.
+    Set `plan` and `start_step` between passes for another epoch or a resume; workers live on. `bad` counts
+    what was left out since the loader was made. Raises MillraceError for a changed tar, or above
+    `max_bad_fraction`.
     """
 
     def __init__(
@@ -182,7 +186,8 @@ class BatchLoader:
 
 
 def _largest_batch(dataset: BucketedDataset) -> int:
-    """Padded samples of the largest of some batches of the plan, with a margin: all are cut to the same budget."""
+    """Padded samples of the largest of some batches of the plan, with a margin: all are cut to the same
+    budget."""
     steps = np.unique(np.linspace(0, len(dataset) - 1, 200).astype(int)).tolist() if len(dataset) else []
     largest = 1.0
     for step in steps:
@@ -192,7 +197,8 @@ def _largest_batch(dataset: BucketedDataset) -> int:
 
 
 class _Guarded(Dataset):
-    """A dataset whose MillraceErrors come back as values: an exception would cross as a traceback in one string."""
+    """A dataset whose MillraceErrors come back as values: an exception would cross as a traceback in one
+    string."""
 
     def __init__(self, dataset: BucketedDataset) -> None:
         self.dataset, self.slots = dataset, None

@@ -1,7 +1,8 @@
 """Shared memory that is used again for every batch: a worker decodes into it, the trainer reads it in place.
 
-A fresh shared-memory segment per batch costs a page fault per 4 KiB on both sides, half as much as decoding. Slots are
-mapped once. The trainer's tensor holds a lease; when its memory is no longer referenced, the slot is free again.
+A fresh shared-memory segment per batch costs a page fault per 4 KiB on both sides, half as much as decoding.
+Slots are mapped once. The trainer's tensor holds a lease; when its memory is no longer referenced, the slot
+is free again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class BatchSlots:
         _OPEN[self.number] = self
 
     def take(self, worker: int, count: int, samples: int) -> tuple[np.ndarray, tuple[int, int, int]] | None:
-        """In a worker: a free slot as float32 (count, samples), not zeroed, and its address; None if there is none."""
+        """In a worker: a free slot as float32 (count, samples), not zeroed, and its address; None if there is
+        none."""
         busy = self.busy.numpy()[worker]
         free = np.flatnonzero(busy == 0)
         if not len(free) or not 0 < count * samples <= self.samples:

@@ -33,10 +33,11 @@ class BadSample:
 class Batch:
     """The samples of one step on one rank. Fields can also be had as `batch["audio"]`.
 
-    audio: float32 (B, T), zeros after each sample's end; lengths: int64 (B,), in samples; rows: int64 (B,), numbers of
-    the bucket rows; sample_ids: uint64 (B,), the samples' identities; duration_s: float32 (B,), the manifest's seconds.
-    `planned` is B plus the number of bad samples. The loss of a `filler`, a repeated batch, must count nothing. A batch
-    may be empty (B = 0): it is still a step, so that all ranks take the same number.
+    audio: float32 (B, T), zeros after each sample's end; lengths: int64 (B,), in samples; rows: int64 (B,),
+    numbers of the bucket rows; sample_ids: uint64 (B,), the samples' identities; duration_s: float32 (B,),
+    the manifest's seconds. `planned` is B plus the number of bad samples. The loss of a `filler`, a repeated
+    batch, must count nothing. A batch may be empty (B = 0): it is still a step, so that all ranks take the
+    same number.
     """
 
     step: int
@@ -54,7 +55,8 @@ class Batch:
 
     @classmethod
     def of(cls, good: Sequence[Row], lengths: Sequence[int], **others: Any) -> Batch:
-        """The batch of these rows, with `lengths` in samples; `others` are the fields that rows say nothing of."""
+        """The batch of these rows, with `lengths` in samples; `others` are the fields that rows say nothing
+        of."""
         return cls(
             lengths=torch.tensor(lengths, dtype=torch.int64),
             transcripts=[row.transcript for row in good],
@@ -117,8 +119,9 @@ def collate(
 ) -> Batch:
     """Decode members and pad them into a batch; what cannot be used is left out and listed in `bad`.
 
-    `run` maps a function over the rows (a thread pool's map, where threads pay). Mono FLAC is decoded into its place in
-    the batch. In worker number `worker` the audio goes to a free one of `slots`, or else to fresh shared memory.
+    `run` maps a function over the rows (a thread pool's map, where threads pay). Mono FLAC is decoded into
+    its place in the batch. In worker number `worker` the audio goes to a free one of `slots`, or else to
+    fresh shared memory.
     """
     early = list(run(partial(_early, sampling_rate), rows, raws))
     known = [position for position, found in enumerate(early) if not isinstance(found, BadSample)]
@@ -142,7 +145,9 @@ def collate(
         for place, source in enumerate(kept):
             audio[place] = audio[source]
         audio = audio[: len(kept), : max(lengths, default=0)]
-        if slot and not (len(kept) and audio.is_contiguous()):  # only what begins at its beginning can stay in a slot
+        if slot and not (
+            len(kept) and audio.is_contiguous()
+        ):  # only what begins at its beginning can stay in a slot
             audio = audio.clone(memory_format=torch.contiguous_format)
             slots.release(*slot[1:])
             slot = None
@@ -159,7 +164,8 @@ def collate(
 
 
 def _early(sampling_rate: int, row: Row, raw: bytes | ReadError) -> int | np.ndarray | BadSample:
-    """How many samples a mono FLAC holds, to be decoded into its place later; what is something else, decoded."""
+    """How many samples a mono FLAC holds, to be decoded into its place later; what is something else,
+    decoded."""
     try:
         if isinstance(raw, ReadError):
             raise raw
@@ -191,7 +197,8 @@ def _late(
 def _room(
     count: int, samples: int, slots: BatchSlots | None, worker: int | None
 ) -> tuple[torch.Tensor, tuple[int, int, int] | None]:
-    """float32 (count, samples), not zeroed; in a worker in a slot (and its address) or else fresh shared memory."""
+    """float32 (count, samples), not zeroed; in a worker in a slot (and its address) or else fresh shared
+    memory."""
     taken = slots.take(worker, count, samples) if slots is not None and worker is not None else None
     if taken:
         return torch.from_numpy(taken[0]), taken[1]

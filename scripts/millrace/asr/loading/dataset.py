@@ -42,11 +42,13 @@ class Assignment(NamedTuple):
 
 
 class BucketedDataset(Dataset):
-    """The batches of one rank: `dataset[step]` is the padded Batch of that step; `len(dataset)` the steps of the plan.
+    """The batches of one rank: `dataset[step]` is the padded Batch of that step; `len(dataset)` the steps of
+    the plan.
 
-    The plan stays with the trainer: a worker is sent the rows of one batch at a time, so its memory does not depend on
-    the size of the epoch, and `plan` may be set anew for the next epoch while workers live on. A sample that cannot be
-    read or decoded is left out and listed in `Batch.bad`. Raises MillraceError for a tar that has changed.
+    The plan stays with the trainer: a worker is sent the rows of one batch at a time, so its memory does not
+    depend on the size of the epoch, and `plan` may be set anew for the next epoch while workers live on. A
+    sample that cannot be read or decoded is left out and listed in `Batch.bad`. Raises MillraceError for a
+    tar that has changed.
     """
 
     def __init__(
@@ -75,10 +77,13 @@ class BucketedDataset(Dataset):
             return self.load(index)
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return self.load(Assignment(index, self.plan.batch(index, self.rank), self.plan.is_filler(index, self.rank)))
+        return self.load(
+            Assignment(index, self.plan.batch(index, self.rank), self.plan.is_filler(index, self.rank))
+        )
 
     def load(self, assignment: Assignment, slots: BatchSlots | None = None) -> Batch:
-        """Read, decode and pad the rows of one step; in a worker into one of `slots`, or else fresh shared memory."""
+        """Read, decode and pad the rows of one step; in a worker into one of `slots`, or else fresh shared
+        memory."""
         rows = self.table.rows(assignment.rows)
         raws = list(self.reader.read_many([(row.tar, row.offset, row.size) for row in rows]))
         if assignment.following is not None:
@@ -109,7 +114,11 @@ class BucketedDataset(Dataset):
         row = self.table.rows([sample.row])[0]
         tar = self.table.tar_state(row.tar).path
         log.warning(
-            "sample left out (%s): %s in %s: %s", sample.reason, self.table.member(sample.row), tar, sample.message
+            "sample left out (%s): %s in %s: %s",
+            sample.reason,
+            self.table.member(sample.row),
+            tar,
+            sample.message,
         )
 
     def __getstate__(self) -> dict:

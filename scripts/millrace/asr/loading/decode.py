@@ -1,9 +1,10 @@
 """Decode the bytes of one audio member to mono float32; the container is told by content, never by name.
 
-FLAC goes through our compiled decoder (flac_frames) where numba is there and the stream is usual, and otherwise through
-dr_flac (miniaudio). Neither works out libFLAC's MD5 of the whole stream, but both check every frame's CRC-16: 3.0 and
-1.7 times as fast as soundfile, and equal to it bit for bit. PCM16 WAV is read in place. The rest is soundfile's, and
-PyAV's where soundfile cannot (MP4, Matroska, ADTS). Each call releases the GIL while it decodes.
+FLAC goes through our compiled decoder (flac_frames) where numba is there and the stream is usual, and
+otherwise through dr_flac (miniaudio). Neither works out libFLAC's MD5 of the whole stream, but both check
+every frame's CRC-16: 3.0 and 1.7 times as fast as soundfile, and equal to it bit for bit. PCM16 WAV is read
+in place. The rest is soundfile's, and PyAV's where soundfile cannot (MP4, Matroska, ADTS). Each call releases
+the GIL while it decodes.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ SAMPLING_RATE = 16_000
 _PCM16 = np.float32(1 / 32768)
 _CHUNK_FRAMES = 1 << 20
 _RATES = 2_000, 768_000  # what is outside is damage, and would become any number of samples when resampled
-# No FLAC that encodes sound comes near this many samples a byte: a header that claims more is read piece by piece.
+# No FLAC that encodes sound comes near this many samples a byte: a header that claims more is read piece by
+# piece.
 _TRUSTED_FRAMES_PER_BYTE = 64
 _NO_FLAC = "the FLAC header or the first frame is damaged"
 _UNKNOWN_WAV_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0xFFFFFFFF)  # what writers to a pipe leave in the header
-# MP4, Matroska and others soundfile does not read: (offset, magic, PyAV's name). PyAV never guesses, because some of
-# the formats it would try (playlists) open other files.
+# MP4, Matroska and others soundfile does not read: (offset, magic, PyAV's name). PyAV never guesses, because
+# some of the formats it would try (playlists) open other files.
 _AV_MAGICS = (
     (4, b"ftyp", "mov"),
     (0, b"\x1a\x45\xdf\xa3", "matroska"),
@@ -76,7 +78,8 @@ def decode(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
 
 
 def decode_channels(raw: bytes) -> tuple[np.ndarray, int]:
-    """Decode `raw` to (float32 of shape (frames, channels), sampling rate), as soundfile would. Raises DecodeError."""
+    """Decode `raw` to (float32 of shape (frames, channels), sampling rate), as soundfile would. Raises
+    DecodeError."""
     head = bytes(raw[:12])
     if not head:
         raise DecodeError("empty", "the member has no bytes")
@@ -87,7 +90,9 @@ def decode_channels(raw: bytes) -> tuple[np.ndarray, int]:
         if pcm is not None:
             return pcm
     if head[:4] == b"FORM" and int.from_bytes(head[4:8], "big") > len(raw) - 8 + 1:
-        raise DecodeError("truncated", f"AIFF: {len(raw)} of {int.from_bytes(head[4:8], 'big') + 8} bytes are there")
+        raise DecodeError(
+            "truncated", f"AIFF: {len(raw)} of {int.from_bytes(head[4:8], 'big') + 8} bytes are there"
+        )
     if not bytes(raw[: 1 << 16]).strip(b"\0"):
         raise DecodeError("not_audio", "the member begins with zero bytes only (a hole in the tar?)")
     return _any(raw)
@@ -95,8 +100,9 @@ def decode_channels(raw: bytes) -> tuple[np.ndarray, int]:
 
 @cache
 def fast_flac() -> ModuleType | None:
-    """flac_frames, or None where numba is missing or fails. The first call in a process loads it, and compiles it when
-    that was never done here (some seconds): call it before workers are forked, and they have it too."""
+    """flac_frames, or None where numba is missing or fails. The first call in a process loads it, and
+    compiles it when that was never done here (some seconds): call it before workers are forked, and they have
+    it too."""
     try:
         from millrace.asr.loading import flac_frames
     except Exception as error:  # numba fails in many ways, none of which costs more than speed
@@ -106,8 +112,10 @@ def fast_flac() -> ModuleType | None:
 
 
 def flac_samples(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> int:
-    """Samples that a mono FLAC at `sampling_rate` says it holds; 0 for everything else, and where it does not say."""
-    # STREAMINFO is the first block: 20 bits rate, 3 bits channels - 1, 5 bits sample size - 1, 36 bits samples.
+    """Samples that a mono FLAC at `sampling_rate` says it holds; 0 for everything else, and where it does not
+    say."""
+    # STREAMINFO is the first block: 20 bits rate, 3 bits channels - 1, 5 bits sample size - 1, 36 bits
+    # samples.
     if raw[:4] != b"fLaC" or len(raw) < 42 or raw[4] & 0x7F:
         return 0
     facts = int.from_bytes(raw[18:26], "big")
@@ -181,7 +189,8 @@ def _flac_unknown_length(handle: object, channels: int) -> np.ndarray:
 
 
 def _wav_pcm16(raw: bytes) -> tuple[np.ndarray, int] | None:
-    """PCM16 in RIFF, or None for another encoding (left to soundfile, which would not say that the end is missing)."""
+    """PCM16 in RIFF, or None for another encoding (left to soundfile, which would not say that the end is
+    missing)."""
     view, position, layout = memoryview(raw), 12, None
     while position + 8 <= len(view):
         name, size = struct.unpack_from("<4sI", view, position)
@@ -243,9 +252,13 @@ def _any(raw: bytes) -> tuple[np.ndarray, int]:
 
 
 def _av(raw: bytes, refused: Exception) -> tuple[np.ndarray, int]:
-    name = next((name for offset, magic, name in _AV_MAGICS if raw[offset : offset + len(magic)] == magic), None)
+    name = next(
+        (name for offset, magic, name in _AV_MAGICS if raw[offset : offset + len(magic)] == magic), None
+    )
     if name is None:
-        raise DecodeError("not_audio", f"no known audio format begins with the bytes {bytes(raw[:8])!r}") from refused
+        raise DecodeError(
+            "not_audio", f"no known audio format begins with the bytes {bytes(raw[:8])!r}"
+        ) from refused
     import av
 
     try:

@@ -1,15 +1,17 @@
 """FLAC frames (RFC 9639) to float32, compiled by numba: equal to dr_flac bit for bit, in 0.6 of its CPU time.
 
-It decodes what encoders make of speech: one or two channels of 8, 12 or 16 bits whose number of samples is known. Each
-frame's CRC-8 and CRC-16 are checked. To anything damaged or unusual `decode_frames` says no, and the caller asks
-dr_flac, which has the last word and the messages. `python -m tests.bench.bench_flac` measures both.
+It decodes what encoders make of speech: one or two channels of 8, 12 or 16 bits whose number of samples is
+known. Each frame's CRC-8 and CRC-16 are checked. To anything damaged or unusual `decode_frames` says no, and
+the caller asks dr_flac, which has the last word and the messages. `python -m tests.bench.bench_flac` measures
+both.
 
-Two thoughts make it fast. A Rice code is found by counting the leading zeros of a window of the next 56 bits or more,
-two codes for each refill, while the prediction before is still under way. And two samples are predicted by one
-multiplication for each weight, in the halves of 64-bit words, which is exact where both sums fit 32 bits.
+Two thoughts make it fast. A Rice code is found by counting the leading zeros of a window of the next 56 bits
+or more, two codes for each refill, while the prediction before is still under way. And two samples are
+predicted by one multiplication for each weight, in the halves of 64-bit words, which is exact where both sums
+fit 32 bits.
 
-Importing this compiles it (seconds), or loads what was compiled before, from __pycache__, NUMBA_CACHE_DIR or the user's
-cache. All that is compiled must stay in this file: the date of the file is what numba compares.
+Importing this compiles it (seconds), or loads what was compiled before, from __pycache__, NUMBA_CACHE_DIR or
+the user's cache. All that is compiled must stay in this file: the date of the file is what numba compares.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from numba.extending import intrinsic
 log = logging.getLogger("millrace")
 _MAX_ORDER = 32
 _MAX_PARAMETER, _MAX_RAW = 26, 30  # Rice parameters and raw residuals above these could wrap: dr_flac's
-# The least bytes dr_flac asks of a metadata block: padding, application, seek table, comment, cue sheet, picture.
+# The least bytes dr_flac asks of a metadata block: padding, application, seek table, comment, cue sheet,
+# picture.
 _METADATA_BYTES = {1: 0, 2: 4, 3: 0, 4: 8, 5: 396, 6: 32}
 
 
 class StreamInfo(NamedTuple):
-    """What the header of a FLAC says; `first_frame` is the byte where sound begins, `max_block` is in samples."""
+    """What the header of a FLAC says; `first_frame` is the byte where sound begins, `max_block` is in
+    samples."""
 
     rate: int
     channels: int
@@ -57,7 +61,9 @@ def stream_info(raw: bytes) -> StreamInfo | None:
             return None
     if not 16 <= min_block <= max_block or not facts >> 44:
         return None
-    return StreamInfo(facts >> 44, (facts >> 41 & 7) + 1, (facts >> 36 & 31) + 1, facts & (1 << 36) - 1, max_block, at)
+    return StreamInfo(
+        facts >> 44, (facts >> 41 & 7) + 1, (facts >> 36 & 31) + 1, facts & (1 << 36) - 1, max_block, at
+    )
 
 
 def decode_frames(raw: bytes, info: StreamInfo, out: np.ndarray) -> bool:
@@ -71,7 +77,9 @@ def decode_frames(raw: bytes, info: StreamInfo, out: np.ndarray) -> bool:
     blocks = np.zeros(info.channels * (_MAX_ORDER + info.max_block), np.int32)
     weights = np.zeros(_MAX_ORDER + 1, np.int64)
     values = out.reshape(-1)
-    return _decode(stream, info.first_frame, info.channels, info.bits, info.max_block, values, blocks, weights)
+    return _decode(
+        stream, info.first_frame, info.channels, info.bits, info.max_block, values, blocks, weights
+    )
 
 
 def _crc_tables(polynomial: int, width: int, count: int) -> np.ndarray:
@@ -119,7 +127,8 @@ def _eight_bytes(typing, stream, at):
 
 @_part
 def _window(stream: np.ndarray, position: int) -> np.uint64:
-    """The bits from bit `position` on, at least 57 of them, first one on top; zeros after the end of the stream."""
+    """The bits from bit `position` on, at least 57 of them, first one on top; zeros after the end of the
+    stream."""
     at, word = position >> 3, uint64(0)
     if at + 8 <= len(stream):
         word = _eight_bytes(stream, at)
@@ -198,11 +207,13 @@ def _raw_samples(
 
 
 def _predictor(taps: int) -> Callable:
-    """A function that decodes the residuals of one channel, and restores its samples from up to `taps` before each.
+    """A function that decodes the residuals of one channel, and restores its samples from up to `taps` before
+    each.
 
-    `weights[j]` holds the weight of the sample j + 1 before in its lower half and the next weight in its upper half, so
-    that one multiplication serves a sample and the one after it. Without `pairs` (sums that do not fit, or more than 12
-    weights) each sample is summed for itself. It returns the position after the residuals, or -1.
+    `weights[j]` holds the weight of the sample j + 1 before in its lower half and the next weight in its
+    upper half, so that one multiplication serves a sample and the one after it. Without `pairs` (sums that do
+    not fit, or more than 12 weights) each sample is summed for itself. It returns the position after the
+    residuals, or -1.
     """
 
     @_part
@@ -293,7 +304,13 @@ _predict_8, _predict_12 = _predictor(8), _predictor(12)
 
 @_part
 def _subframe(
-    stream: np.ndarray, position: int, bits: int, block: np.ndarray, start: int, length: int, weights: np.ndarray
+    stream: np.ndarray,
+    position: int,
+    bits: int,
+    block: np.ndarray,
+    start: int,
+    length: int,
+    weights: np.ndarray,
 ) -> int:
     """Decode one channel of a frame to block[start : start + length]; the position after it, or -1."""
     kind = _unsigned(stream, position, int64(8))
@@ -331,7 +348,10 @@ def _subframe(
             for tap in range(order):
                 weights[tap] = _FIXED[order, tap]
         else:
-            precision, shift = _unsigned(stream, position, int64(4)) + 1, _signed(stream, position + 4, int64(5))
+            precision, shift = (
+                _unsigned(stream, position, int64(4)) + 1,
+                _signed(stream, position + 4, int64(5)),
+            )
             position += 9
             if precision == 16 or shift < 0:
                 return -1
@@ -382,14 +402,17 @@ def _crc_16(stream: np.ndarray, at: int, stop: int) -> int:
             crc ^= uint64(_CRC16[row + 8, left >> bits & byte] ^ _CRC16[row, right >> bits & byte])
         at += 16
     while at < stop:
-        crc = (crc << uint64(8) & uint64(0xFFFF)) ^ uint64(_CRC16[0, crc >> uint64(8) ^ uint64(stream[np.uintp(at)])])
+        crc = (crc << uint64(8) & uint64(0xFFFF)) ^ uint64(
+            _CRC16[0, crc >> uint64(8) ^ uint64(stream[np.uintp(at)])]
+        )
         at += 1
     return int64(crc)
 
 
 @_part
 def _frame_header(stream: np.ndarray, at: int, channels: int, bits: int) -> tuple[int, int, int]:
-    """(samples, coding of the channels, first byte after the header) of the frame at byte `at`; 0 samples: refused."""
+    """(samples, coding of the channels, first byte after the header) of the frame at byte `at`; 0 samples:
+    refused."""
     refused = (0, 0, 0)
     head = _unsigned(stream, at << 3, int64(32))
     block_code, rate_code, coding, size_code = head >> 12 & 15, head >> 8 & 15, head >> 4 & 15, head >> 1 & 7
@@ -421,12 +444,15 @@ def _frame_header(stream: np.ndarray, at: int, channels: int, bits: int) -> tupl
 
 
 def _kept(signature: types.Type) -> Callable:
-    """Compile now, or load what was compiled before; where nothing can be kept, every process compiles for itself."""
+    """Compile now, or load what was compiled before; where nothing can be kept, every process compiles for
+    itself."""
 
     def compiled(function: Callable) -> Callable:
         try:
             return njit(signature, nogil=True, cache=True)(function)
-        except Exception as error:  # no folder to write to, a full disk, a broken file: numba has no common type
+        except (
+            Exception
+        ) as error:  # no folder to write to, a full disk, a broken file: numba has no common type
             log.debug("compiled code cannot be kept: %s", error)
             return njit(signature, nogil=True)(function)
 

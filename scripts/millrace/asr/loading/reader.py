@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import functools
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,16 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
+from millrace.asr.tars.paths import REBUILD
 from millrace.common.errors import MillraceError
+from millrace.common.machine.memory import keep_freed_memory
 
-REBUILD = "Build its index and the buckets again: snakemake asr_data (after --touch: asr_data -R asr_build_tar_indices)"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _PROBES = 4  # reads of one byte that tell whether a window is cached already
 _ADVICE_BYTES = 1 << 20  # the kernel cuts one WILLNEED to its largest request
 
 
 class Request(NamedTuple):
-    """The address of a member's bytes: `tar` is a path (or a key of `tars`), `offset` and `size` are in bytes."""
+    """The address of a member's bytes: `tar` is a path (or a key of `tars`), `offset` and `size` are in
+    bytes."""
 
     tar: str | int
     offset: int
@@ -30,7 +29,8 @@ class Request(NamedTuple):
 
 
 class TarState(NamedTuple):
-    """A tar as it was when it was indexed. `size` (bytes) and `mtime_ns` are None where that was not recorded."""
+    """A tar as it was when it was indexed. `size` (bytes) and `mtime_ns` are None where that was not
+    recorded."""
 
     path: str
     size: int | None = None
@@ -57,12 +57,13 @@ _SILENT = (OSError, ReadError, MillraceError, AttributeError, OverflowError, Val
 class IndexedTarReader:
     """Members of any number of tars through at most `max_open_tars` file descriptors.
 
-    `tars` maps the key in a request to its TarState; a tar whose size or mtime differs from what was recorded is
-    refused with MillraceError when it is opened. Without `tars` the key is the path. Descriptors are opened per
-    process (fork and pickling are safe); within a process one thread calls at a time.
+    `tars` maps the key in a request to its TarState; a tar whose size or mtime differs from what was recorded
+    is refused with MillraceError when it is opened. Without `tars` the key is the path. Descriptors are
+    opened per process (fork and pickling are safe); within a process one thread calls at a time.
 
-    `threads` share the reads of `read_many`. Copying out of the page cache is bound by one core's memory bandwidth, so
-    that a process with cores to spare reads faster with several; DataLoader workers use all cores with one each.
+    `threads` share the reads of `read_many`. Copying out of the page cache is bound by one core's memory
+    bandwidth, so that a process with cores to spare reads faster with several; DataLoader workers use all
+    cores with one each.
     """
 
     def __init__(
@@ -82,14 +83,15 @@ class IndexedTarReader:
         keep_freed_memory()
 
     def read(self, tar: str | int, offset: int, size: int) -> bytes:
-        """The `size` bytes at `offset` of `tar`. Raises ReadError; MillraceError where the tar has changed."""
+        """The `size` bytes at `offset` of `tar`. Raises ReadError; MillraceError where the tar has
+        changed."""
         return self._read(tar, offset, size)
 
     def read_many(self, requests: Iterable[Request | tuple]) -> Iterator[bytes | ReadError]:
         """Yield for each request, in order, its bytes or the ReadError, with `lookahead` requests under way.
 
-        Requests are taken in hops of half the lookahead. The reads of the next hop are announced to the kernel in
-        the order (tar, offset) before this hop is read, unless they are found in the page cache.
+        Requests are taken in hops of half the lookahead. The reads of the next hop are announced to the
+        kernel in the order (tar, offset) before this hop is read, unless they are found in the page cache.
         """
         # Both hops' tars stay open, so that announcing and reading open each tar once.
         hop = max(1, min(self.lookahead, self.max_open_tars) // 2)
@@ -113,7 +115,8 @@ class IndexedTarReader:
             ready = following
 
     def _shared_preads(self, descriptor: Callable, requests: list[Request | tuple]) -> list[bytes | None]:
-        """As _preads, by all threads. Returns when all have read, so that no descriptor is closed under a thread."""
+        """As _preads, by all threads. Returns when all have read, so that no descriptor is closed under a
+        thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, "read")
         # Neighbours go to one thread each in turn, so that sizes even out.
@@ -130,8 +133,8 @@ class IndexedTarReader:
     def will_need(self, requests: Sequence[Request | tuple]) -> None:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way together.
 
-        Costs a few one-byte probes where the bytes are cached already. Never fails: what is wrong with a tar shows
-        when it is read.
+        Costs a few one-byte probes where the bytes are cached already. Never fails: what is wrong with a tar
+        shows when it is read.
         """
         if not self.lookahead or not requests or not hasattr(os, "posix_fadvise"):
             return
@@ -262,17 +265,3 @@ def _preads(descriptor: Callable, requests: Iterable[Request | tuple]) -> Iterat
             with contextlib.suppress(OSError, OverflowError):
                 raw = pread(opened, size, offset)
         yield raw if raw is not None and len(raw) == size else None
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """Have glibc reuse freed blocks of up to 32 MB instead of giving them back to the kernel after every member.
-
-    By default blocks above 128 KiB are mapped and unmapped each time: page faults then cost as much as reading.
-    Process-wide, and without effect on other C libraries. Once in a process: what is set afterwards
-    (memory_meter.return_freed_memory) stays.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)

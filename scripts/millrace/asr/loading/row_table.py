@@ -1,7 +1,8 @@
 """The rows of all bucket parquets as one file of fixed-width records: any row is one small positioned read.
 
-Workers fetch the rows of a batch from it. Nothing is loaded or mapped, so the memory of a worker depends neither on the
-number of rows nor on that of tars, and the page cache is shared by all workers and ranks of a node.
+Workers fetch the rows of a batch from it. Nothing is loaded or mapped, so the memory of a worker depends
+neither on the number of rows nor on that of tars, and the page cache is shared by all workers and ranks of a
+node.
 """
 
 from __future__ import annotations
@@ -61,10 +62,11 @@ class RowTable:
     def open(
         cls, bucket_dir: str | os.PathLike, cache_dir: str | os.PathLike | None = None, split: str = "train"
     ) -> RowTable:
-        """The table of a bucket folder or of another split in it, made on first use and when the buckets have changed.
+        """The table of a bucket folder or of another split in it, made on first use and when the buckets have
+        changed.
 
-        It is kept in `cache_dir` (default: the bucket folder), once per node or on shared storage; several ranks may
-        call this at the same time. Costs about a second for two million rows, once.
+        It is kept in `cache_dir` (default: the bucket folder), once per node or on shared storage; several
+        ranks may call this at the same time. Costs about a second for two million rows, once.
         """
         files = BucketConfig.read(bucket_dir).parquets(split)
         tars = Path(bucket_dir) / "tars.parquet"
@@ -86,19 +88,24 @@ class RowTable:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             remedy = "Make it writable, or copy the folder of the buckets (not the tars) to a place that is"
-            raise MillraceError("the row table cannot be written here", where=str(folder), remedy=remedy) from None
+            raise MillraceError(
+                "the row table cannot be written here", where=str(folder), remedy=remedy
+            ) from None
         return cls(path)
 
     def __len__(self) -> int:
         return self._facts["rows"]
 
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[Row]:
-        """The rows with these numbers, in this order. Raises MillraceError for a number beyond the last row."""
+        """The rows with these numbers, in this order. Raises MillraceError for a number beyond the last
+        row."""
         rows = []
         for number in np.asarray(numbers, dtype=np.int64).tolist():
             if not 0 <= number < len(self):
                 remedy = "Make the plan again from these buckets"
-                raise MillraceError(f"there is no row {number} of {len(self)}", where=str(self.path), remedy=remedy)
+                raise MillraceError(
+                    f"there is no row {number} of {len(self)}", where=str(self.path), remedy=remedy
+                )
             record = self._pread(RECORD.itemsize, self._facts["records"] + number * RECORD.itemsize)
             offset, size, sample_id, text, text_bytes, tar, language, seconds = np.frombuffer(record, RECORD)[
                 0
@@ -114,9 +121,13 @@ class RowTable:
         return [tuple(file) for file in self._facts["files"]]
 
     def durations(self) -> list[np.ndarray]:
-        """Seconds (float32) of the rows of each bucket, in the order of the buckets: what the planner wants."""
+        """Seconds (float32) of the rows of each bucket, in the order of the buckets: what the planner
+        wants."""
         files = [file for file, *_ in self.files]
-        return [pq.read_table(file, columns=["duration_s"]).column(0).to_numpy().astype(np.float32) for file in files]
+        return [
+            pq.read_table(file, columns=["duration_s"]).column(0).to_numpy().astype(np.float32)
+            for file in files
+        ]
 
     def member(self, number: int) -> str:
         """The member name of a row, out of its parquet (slow: for messages)."""
@@ -142,12 +153,17 @@ class RowTable:
             try:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                problem, remedy = "the row table is gone: the buckets were built again meanwhile", "Start again"
+                problem, remedy = (
+                    "the row table is gone: the buckets were built again meanwhile",
+                    "Start again",
+                )
                 raise MillraceError(problem, where=str(self.path), remedy=remedy) from None
         # Positioned reads do not move a shared file offset: a descriptor inherited by fork is safe.
         raw = os.pread(self._descriptor, size, offset)
         if len(raw) != size:
-            raise MillraceError("the row table is cut", where=str(self.path), remedy="Remove it; it is made again")
+            raise MillraceError(
+                "the row table is cut", where=str(self.path), remedy="Remove it; it is made again"
+            )
         return raw
 
     def __getstate__(self) -> dict:
@@ -185,13 +201,16 @@ def _digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256(MAGIC)
     for file in files:
         state = file.stat()
-        digest.update(f"{file.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        digest.update(
+            f"{file.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape")
+        )
     return digest.hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock among the ranks of a node, where the file system has locks; the write itself is atomic anyway."""
+    """Hold a lock among the ranks of a node, where the file system has locks; the write itself is atomic
+    anyway."""
     with open(path, "w") as handle:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.asr.loading.reader import REBUILD
+from millrace.asr.tars.paths import REBUILD
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
@@ -35,7 +35,8 @@ _PIECE = 1 << 18
 
 
 def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
-    """Write the row table of bucket parquets. `tars`: parquet with tar_path, size, mtime_ns of the indexed tars."""
+    """Write the row table of bucket parquets. `tars`: parquet with tar_path, size, mtime_ns of the indexed
+    tars."""
     counts = [pq.ParquetFile(file).metadata.num_rows for file in files]
     firsts = np.concatenate([[0], np.cumsum(counts)]).tolist()
     records_at = 64
@@ -70,7 +71,8 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
             "tar_count": len(tar_code),
             "languages": list(language_code),
             "files": [
-                [str(file.resolve()), first, rows] for file, first, rows in zip(files, firsts, counts, strict=False)
+                [str(file.resolve()), first, rows]
+                for file, first, rows in zip(files, firsts, counts, strict=False)
             ],
         }
         facts_at = texts.tell()
@@ -85,7 +87,9 @@ def _pieces(file: Path) -> Iterator[tuple[int, dict]]:
     present = set(parquet.schema_arrow.names)
     missing = {"tar_path", "offset", "size", "transcript"} - present
     if missing:
-        raise MillraceError(f"there is no column {', '.join(sorted(missing))}", where=str(file), remedy=REBUILD)
+        raise MillraceError(
+            f"there is no column {', '.join(sorted(missing))}", where=str(file), remedy=REBUILD
+        )
     optional = {"language": "", "duration_s": float("nan"), "sample_id": 0}
     names = ["tar_path", "offset", "size", "transcript", *(name for name in optional if name in present)]
     types = {"offset": pa.int64(), "size": pa.int64(), "sample_id": pa.uint64(), "duration_s": pa.float64()}
@@ -134,4 +138,6 @@ def _states(tars: Path | None) -> dict[str, tuple[int, int]]:
         return {}
     columns = pq.read_table(tars, columns=["tar_path", "size", "mtime_ns"]).to_pydict()
     known = zip(columns["tar_path"], columns["size"], columns["mtime_ns"], strict=True)
-    return {path: (-1 if size is None else size, -1 if mtime is None else mtime) for path, size, mtime in known}
+    return {
+        path: (-1 if size is None else size, -1 if mtime is None else mtime) for path, size, mtime in known
+    }

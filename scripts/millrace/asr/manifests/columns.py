@@ -35,12 +35,14 @@ REASONS = (
     "duplicate_row",
 )
 CODE = {reason: code for code, reason in enumerate(REASONS)}
-# What is outside of a millisecond to eleven days is a wrong unit, not a clip; planning could not tell the least from 0.
+# What is outside of a millisecond to eleven days is a wrong unit, not a clip; planning could not tell the
+# least from 0.
 SHORTEST_SECONDS, LONGEST_SECONDS = 1e-3, 1e6
 
 
 def note(problem: np.ndarray, mask: np.ndarray, reason: str) -> None:
-    """Set the reason of the rows in `mask` that have none yet: the first problem found is the one that is reported."""
+    """Set the reason of the rows in `mask` that have none yet: the first problem found is the one that is
+    reported."""
     problem[mask & (problem == 0)] = CODE[reason]
 
 
@@ -82,7 +84,8 @@ def _decoded(column: pa.Array, problem: np.ndarray) -> pa.Array:
 
 
 def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
-    """`column` as float64 seconds; NaN where it is no positive, finite, plausible number, and the reason noted."""
+    """`column` as float64 seconds; NaN where it is no positive, finite, plausible number, and the reason
+    noted."""
     values, missing, unreadable = _numbers(column)
     note(problem, missing, "duration_missing")
     note(problem, unreadable, "duration_not_numeric")
@@ -102,7 +105,9 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if pa.types.is_floating(kind) or pa.types.is_integer(kind):
         values = column.cast(pa.float64(), safe=False)
     elif pa.types.is_decimal(kind):
-        values = column.cast(pa.string()).cast(pa.float64())  # by way of text: the direct cast is off in the last digit
+        values = column.cast(pa.string()).cast(
+            pa.float64()
+        )  # by way of text: the direct cast is off in the last digit
     elif pa.types.is_duration(kind):
         values = pc.divide(
             column.cast(pa.duration("ns"), safe=False).cast(pa.int64()).cast(pa.float64(), safe=False), 1e9
@@ -110,7 +115,9 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     elif _is_text(kind) or _is_bytes(kind):
         values = np.array([_number(value) for value in column.to_pylist()], dtype=np.float64)
         # A text that says "nan" is a NaN; what float() refuses is no number.
-        unreadable = np.array([_number(value, bad=math.inf) == math.inf for value in column.to_pylist()], dtype=bool)
+        unreadable = np.array(
+            [_number(value, bad=math.inf) == math.inf for value in column.to_pylist()], dtype=bool
+        )
         return values, missing, unreadable & ~missing & ~np.isinf(values)
     else:
         return np.full(len(column), np.nan), missing, ~missing
@@ -135,3 +142,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
         or pa.types.is_fixed_size_binary(kind)
         or (pa.types.is_binary_view(kind))
     )
+
+
+def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Member names without their `./` prefix; `.hidden` stays `.hidden`."""
+    dotted = pc.starts_with(names, "./")
+    if not pc.any(dotted, skip_nulls=True).as_py():
+        return names
+    return pc.replace_substring_regex(names, r"^(\./+)+", "")

@@ -14,14 +14,17 @@ SPLITS = ("train", "dev", "test")
 SUFFIXES = ((".parquet", ".jsonl"), (".json", ".ndjson"))  # the second where there is none of the first
 
 _PIECE = re.compile(rf"({'|'.join(SPLITS)})[-_.](.+)")
-_OF = re.compile(r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?")  # as the Hub writes them, formerly with a hash behind
+_OF = re.compile(
+    r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?"
+)  # as the Hub writes them, formerly with a hash behind
 
 
 def find(folder: str | os.PathLike) -> dict[str, list[str]]:
     """The files of train, dev and test in a folder, in the order of their names; a split may be in pieces.
 
-    These are train.parquet; or train-00000-of-00008.parquet, train_*.parquet; or all files in a folder train/ (or
-    train.parquet/). Raises MillraceError where a split is there twice, in two formats, or with pieces missing.
+    These are train.parquet; or train-00000-of-00008.parquet, train_*.parquet; or all files in a folder train/
+    (or train.parquet/). Raises MillraceError where a split is there twice, in two formats, or with pieces
+    missing.
     """
     found: dict[str, list[str]] = {}
     names = _names(folder) if os.fspath(folder) else []
@@ -48,7 +51,8 @@ def split_of(path: Path) -> str:
 
 
 def shard_number(path: Path) -> int | None:
-    """The number in the name of one of many manifests: 3 of manifest_3.json and of train-00003-of-00008.jsonl."""
+    """The number in the name of one of many manifests: 3 of manifest_3.json and of
+    train-00003-of-00008.jsonl."""
     stem = path.name.split(".")[0]
     of = _OF.fullmatch(stem)
     digits = of[2] if of else re.search(r"\d*$", stem)[0]
@@ -65,10 +69,14 @@ def _names(folder: str | os.PathLike) -> list[str]:
 def _is_piece(name: str, split: str, suffixes: tuple[str, ...], numbered: bool) -> bool:
     stem, suffix = os.path.splitext(name)
     piece = _PIECE.fullmatch(stem)
-    return bool(piece and piece[1] == split and suffix in suffixes and (not numbered or re.search(r"\d", piece[2])))
+    return bool(
+        piece and piece[1] == split and suffix in suffixes and (not numbered or re.search(r"\d", piece[2]))
+    )
 
 
-def _in_folder(folder: str | os.PathLike, name: str, split: str, suffixes: tuple[str, ...], strict: bool) -> list[str]:
+def _in_folder(
+    folder: str | os.PathLike, name: str, split: str, suffixes: tuple[str, ...], strict: bool
+) -> list[str]:
     if name not in (split, *(split + suffix for suffix in suffixes)):
         return []
     inside = [inner for inner in _names(os.path.join(folder, name)) if os.path.splitext(inner)[1] in suffixes]
@@ -96,7 +104,8 @@ def _other_splits(name: str, split: str) -> set[str]:
 
 
 def _incomplete(names: Iterable[str]) -> str:
-    """What is wrong with pieces that say how many they are: some missing, or of two sets; "" where nothing is."""
+    """What is wrong with pieces that say how many they are: some missing, or of two sets; "" where nothing
+    is."""
     sets: dict[str, list[re.Match]] = defaultdict(list)
     for name in names:
         if of := _OF.fullmatch(os.path.splitext(name)[0]):

@@ -1,4 +1,5 @@
-"""Manifests of samples in tars, as one row schema: parquet, NeMo-style JSONL, or the speech lane's index.parquet."""
+"""Manifests of samples in tars, as one row schema: parquet, NeMo-style JSONL, or the speech lane's
+index.parquet."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Manifest:
     """The samples of one split, in one or several files. `tar_root` is where relative tar paths start.
 
     `kind`: parquet, jsonl or speech. `tar_template` names the tar of a JSONL row that has only a shard_id.
-    After `scan` (one cheap pass): `rows`, `tars` (resolved paths, sorted), `tasks`, `repaired` (lines, by repair).
+    After `scan` (one cheap pass): `rows`, `tars` (resolved paths, sorted), `tasks`, `repaired` (lines, by
+    repair).
     """
 
     split: str
@@ -76,14 +78,16 @@ class Manifest:
         return self.kind == "speech"
 
     def __post_init__(self) -> None:
-        # NeMo names all shards in one word, audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 asks for three digits.
+        # NeMo names all shards in one word, audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 asks for
+        # three digits.
         found = re.search(r"(?:_OP_|\{)(\d+)\.\.\d+(?:_CL_|\})", self.tar_template)
         if found:
             digits = f":0{len(found[1])}d" if found[1].startswith("0") and len(found[1]) > 1 else ""
             self.tar_template = self.tar_template.replace(found[0], f"{{shard_id{digits}}}")
 
     def scan(self) -> Manifest:
-        """Count the rows and collect the tars they name. Raises MillraceError for a missing file or column."""
+        """Count the rows and collect the tars they name. Raises MillraceError for a missing file or
+        column."""
         found: set[str] = set()
         for number, path in enumerate(self.files):
             scan = self._scan_jsonl if self.kind == "jsonl" else self._scan_parquet
@@ -92,7 +96,8 @@ class Manifest:
         return self
 
     def read(self, task: Task) -> Iterator[pa.Table]:
-        """Tables of at most PIECE rows: tar (int32, in `tars`; -1 = none), the text columns, duration_s, row, problem.
+        """Tables of at most PIECE rows: tar (int32, in `tars`; -1 = none), the text columns, duration_s, row,
+        problem.
 
         `row` is the file's number << 40 plus the row's number from 0 (JSONL: the line's number from 1).
         """
@@ -105,9 +110,13 @@ class Manifest:
             return
         path, parquet = self.files[task.file], _open(self.files[task.file])
         columns, first = self._columns(parquet, path), task.first_row
-        names = [name for name in columns.values() if name] + (["split", "offset", "size"] if self.has_offsets else [])
+        names = [name for name in columns.values() if name] + (
+            ["split", "offset", "size"] if self.has_offsets else []
+        )
         try:
-            for batch in parquet.iter_batches(PIECE, row_groups=list(task.groups), columns=names, use_threads=False):
+            for batch in parquet.iter_batches(
+                PIECE, row_groups=list(task.groups), columns=names, use_threads=False
+            ):
                 yield self._from_batch(batch, columns, code, (task.file << 40) + first)
                 first += len(batch)
             _check_count(parquet, task.groups, first - task.first_row)
@@ -126,12 +135,16 @@ class Manifest:
             read = 0
             try:
                 # A row group may hold a whole file of 75 M rows: look at it in pieces too.
-                for batch in parquet.iter_batches(1 << 20, row_groups=[group], columns=names, use_threads=False):
+                for batch in parquet.iter_batches(
+                    1 << 20, row_groups=[group], columns=names, use_threads=False
+                ):
                     read += len(batch)
                     if self.has_offsets:
                         batch = batch.filter(self._mine(batch))
                     self.rows += len(batch)
-                    found.update(self._resolved(value) for value in _unique_texts(batch.column(columns["tar_path"])))
+                    found.update(
+                        self._resolved(value) for value in _unique_texts(batch.column(columns["tar_path"]))
+                    )
                 _check_count(parquet, (group,), read)
             except _UNREADABLE as error:
                 raise _damaged(path, error) from None
@@ -153,7 +166,9 @@ class Manifest:
         chosen = {name: next((alias for alias in aliases[name] if alias in present), "") for name in ALIASES}
         if twice := sorted(name for name in chosen.values() if names.count(name) > 1):
             raise MillraceError(
-                f"there are several columns named {', '.join(twice)}", where=str(path), remedy="Keep one of each name"
+                f"there are several columns named {', '.join(twice)}",
+                where=str(path),
+                remedy="Keep one of each name",
             )
         needed = [name for name in chosen if name != "language" and not chosen[name]]
         needed += [name for name in ("split", "offset", "size") if self.has_offsets and name not in present]
@@ -169,7 +184,9 @@ class Manifest:
         split = mc.text(batch.column("split"), np.zeros(len(batch), dtype=np.uint8))
         return pc.is_in(split, value_set=pa.array(SPEECH_SPLITS[self.split], mc.TEXT))
 
-    def _from_batch(self, batch: pa.RecordBatch, columns: dict[str, str], code: dict[str, int], first: int) -> pa.Table:
+    def _from_batch(
+        self, batch: pa.RecordBatch, columns: dict[str, str], code: dict[str, int], first: int
+    ) -> pa.Table:
         problem = np.zeros(len(batch), dtype=np.uint8)
         result = {"tar": self._tar_codes(batch.column(columns["tar_path"]), code, problem)}
         result["tar_member_name"] = mc.text(batch.column(columns["tar_member_name"]), problem)
@@ -243,7 +260,9 @@ class Manifest:
             name = self.tar_template.format(shard_id=shard)
         except (ValueError, KeyError, IndexError, AttributeError, TypeError):
             try:
-                name = self.tar_template.format(shard_id=int(shard))  # a text where the template wants a number
+                name = self.tar_template.format(
+                    shard_id=int(shard)
+                )  # a text where the template wants a number
             except (ValueError, KeyError, IndexError, AttributeError, TypeError):
                 return ""
         return name if self.tar_root else posixpath.join(self.files[file].parent.as_posix(), name)
@@ -253,13 +272,16 @@ def manifests_of(split: str, files: Sequence[Path], tar_root: str, tar_template:
     """The manifest of a split (none without files); parquet and JSONL are told apart by the name's ending."""
     jsonl_files = [path for path in files if path.suffix in (".jsonl", ".json", ".ndjson")]
     if jsonl_files and len(jsonl_files) < len(files):
-        raise MillraceError("parquet and JSONL are mixed", where=split, remedy="Give one kind of manifest per split")
+        raise MillraceError(
+            "parquet and JSONL are mixed", where=split, remedy="Give one kind of manifest per split"
+        )
     kind = "jsonl" if jsonl_files else "parquet"
     return [Manifest(split, kind, list(files), tar_root, tar_template)] if files else []
 
 
 def sorted_files(files: Sequence[Path], named: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
-    """Manifests by split, after their names; the speech lane's index.parquet as `speech`. `named` have theirs.
+    """Manifests by split, after their names; the speech lane's index.parquet as `speech`. `named` have
+    theirs.
 
     A folder stands for the manifests in it.
     """
@@ -281,7 +303,9 @@ def sorted_files(files: Sequence[Path], named: Mapping[str, Sequence[Path]]) -> 
             )
         found.setdefault(split, []).append(path)
     if "speech" in found and len(found) > 1:
-        raise MillraceError("the speech lane's index and other manifests are mixed", where=str(found["speech"][0]))
+        raise MillraceError(
+            "the speech lane's index and other manifests are mixed", where=str(found["speech"][0])
+        )
     return found
 
 
@@ -290,7 +314,9 @@ def named_manifests(
 ) -> list[Manifest]:
     """The manifests of every split, scanned. Raises MillraceError where none is named."""
     if not any(files.values()):
-        raise MillraceError("no manifest was named", where="command line", remedy="Give --manifests, or --train")
+        raise MillraceError(
+            "no manifest was named", where="command line", remedy="Give --manifests, or --train"
+        )
     if "speech" in files:
         return speech_manifests(files["speech"][0], tar_root, transcript)
     return [
@@ -303,7 +329,9 @@ def named_manifests(
 def speech_manifests(index: Path, shard_root: str, transcript: str) -> list[Manifest]:
     """The splits of the speech lane's index that have rows, scanned."""
     root = str(shard_root or index.parent)
-    found = [Manifest(split, "speech", [index], root, transcript=transcript).scan() for split in SPEECH_SPLITS]
+    found = [
+        Manifest(split, "speech", [index], root, transcript=transcript).scan() for split in SPEECH_SPLITS
+    ]
     return [manifest for manifest in found if manifest.rows or manifest.split == "train"]
 
 
@@ -321,14 +349,17 @@ def _pieces(rows: Iterator) -> Iterator[list]:
 def _open(path: Path) -> pq.ParquetFile:
     try:
         tars = ("tar_path", "tar", "shard")
-        texts = [one.name for one in pq.read_schema(path) if one.name in tars and not pa.types.is_nested(one.type)]
+        texts = [
+            one.name for one in pq.read_schema(path) if one.name in tars and not pa.types.is_nested(one.type)
+        ]
         return pq.ParquetFile(path, read_dictionary=texts, buffer_size=1 << 20)
     except _UNREADABLE as error:
         raise _damaged(path, error) from None
 
 
 def _check_count(parquet: pq.ParquetFile, groups: Sequence[int], rows: int) -> None:
-    """Raise where row groups gave another number of rows than they promise: a damaged page may end early in silence."""
+    """Raise where row groups gave another number of rows than they promise: a damaged page may end early in
+    silence."""
     promised = sum(parquet.metadata.row_group(group).num_rows for group in groups)
     if rows != promised:
         raise OSError(f"{rows:,} rows instead of {promised:,}")
@@ -336,14 +367,22 @@ def _check_count(parquet: pq.ParquetFile, groups: Sequence[int], rows: int) -> N
 
 def _damaged(path: Path, error: Exception) -> MillraceError:
     if isinstance(error, FileNotFoundError):
-        return MillraceError("the manifest is not there", where=str(path), remedy="Check the path in the config")
-    return MillraceError(f"the manifest cannot be read ({error})", where=str(path), remedy="Write the manifest again")
+        return MillraceError(
+            "the manifest is not there", where=str(path), remedy="Check the path in the config"
+        )
+    return MillraceError(
+        f"the manifest cannot be read ({error})", where=str(path), remedy="Write the manifest again"
+    )
 
 
 def _unique_texts(column: pa.Array) -> list[str]:
     values = (
-        column.dictionary if pa.types.is_dictionary(column.type) else mc.text(column, np.zeros(len(column), np.uint8))
+        column.dictionary
+        if pa.types.is_dictionary(column.type)
+        else mc.text(column, np.zeros(len(column), np.uint8))
     )
     return [
-        value for value in pc.unique(mc.text(values, np.zeros(len(values), np.uint8))).to_pylist() if value is not None
+        value
+        for value in pc.unique(mc.text(values, np.zeros(len(values), np.uint8))).to_pylist()
+        if value is not None
     ]

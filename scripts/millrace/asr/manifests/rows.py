@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.asr.buckets import samples as identity
 from millrace.asr.manifests import columns as mc
 
 
 def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
     """A table of tar, tar_member_name, transcript, language, duration_s, row, problem out of raw columns."""
-    note, members = mc.note, identity.bare_names(columns["tar_member_name"])
+    note, members = mc.note, mc.bare_names(columns["tar_member_name"])
     note(problem, columns["tar"] < 0, "no_tar_path")
     note(problem, pc.fill_null(pc.equal(members, ""), True).to_numpy(zero_copy_only=False), "no_member_name")
     note(problem, _unseen(columns["transcript"]), "empty_transcript")
@@ -55,9 +54,12 @@ def _unseen(texts: pa.Array) -> np.ndarray:
 
 
 def from_objects(rows: list[dict], code: dict[str, int], file: int) -> pa.Table:
-    """The same out of JSON objects with the keys of `checked`, but `tar_path` (numbered by `code`) and `line`."""
+    """The same out of JSON objects with the keys of `checked`, but `tar_path` (numbered by `code`) and
+    `line`."""
     problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
-    result: dict[str, Any] = {"tar": np.array([code.get(row["tar_path"], -1) for row in rows], dtype=np.int32)}
+    result: dict[str, Any] = {
+        "tar": np.array([code.get(row["tar_path"], -1) for row in rows], dtype=np.int32)
+    }
     for name in ("tar_member_name", "transcript", "language"):
         values = [row[name] if isinstance(row[name], str | None) else str(row[name]) for row in rows]
         nested = np.array([isinstance(row[name], list | dict) for row in rows], dtype=bool)
@@ -68,7 +70,10 @@ def from_objects(rows: list[dict], code: dict[str, int], file: int) -> pa.Table:
             values = [None if value is None else value.encode("utf-8", "surrogatepass") for value in values]
             result[name] = mc.text(pa.array(values, pa.large_binary()), problem)
     durations = [row["duration_s"] for row in rows]
-    plain = [value if isinstance(value, int | float) and not isinstance(value, bool) else None for value in durations]
+    plain = [
+        value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        for value in durations
+    ]
     for at, (value, number) in enumerate(zip(durations, plain, strict=True)):
         if value is not None and number is None:
             try:
@@ -77,7 +82,9 @@ def from_objects(rows: list[dict], code: dict[str, int], file: int) -> pa.Table:
                 plain[at] = None
             if plain[at] is None and problem[at] == 0:
                 problem[at] = mc.CODE["duration_not_numeric"]
-    result["duration_s"] = pa.array([None if value is None else _float(value) for value in plain], pa.float64())
+    result["duration_s"] = pa.array(
+        [None if value is None else _float(value) for value in plain], pa.float64()
+    )
     return checked(result, problem, (file << 40) + np.array([row["line"] for row in rows], dtype=np.int64))
 
 

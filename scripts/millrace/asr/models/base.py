@@ -17,13 +17,14 @@ from millrace.asr.models.mel import SAMPLING_RATE
 
 
 class Prepared:
-    """A batch as a model takes it: named tensors, and beside them what the host must know without asking the device.
+    """A batch as a model takes it: named tensors, and beside them what the host must know without asking the
+    device.
 
     No mapping and no dataclass, so that wrappers which cast what they recognise leave the audio float32.
-    audio: float32 (B, T); lengths: int64 (B,); others are the model's. `count` is what the loss is a sum over;
-    `dropped` the (sample id, reason) of what takes no part in the loss; `counts` is for the meters: x and padded_x in
-    audio_seconds, tokens and flops (of a forward pass), unlearned_<reason> of `dropped`, unusable_<reason> of what the
-    batch lacks.
+    audio: float32 (B, T); lengths: int64 (B,); others are the model's. `count` is what the loss is a sum
+    over; `dropped` the (sample id, reason) of what takes no part in the loss; `counts` is for the meters: x
+    and padded_x in audio_seconds, tokens and flops (of a forward pass), unlearned_<reason> of `dropped`,
+    unusable_<reason> of what the batch lacks.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Prepared:
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Prepared:
         """The same batch with its tensors on `device`."""
-        self.tensors = {name: value.to(device, non_blocking=non_blocking) for name, value in self.tensors.items()}
+        self.tensors = {
+            name: value.to(device, non_blocking=non_blocking) for name, value in self.tensors.items()
+        }
         return self
 
     def pin_memory(self) -> Prepared:
@@ -66,7 +69,8 @@ class Preparer(Protocol):
     """The host's part of a model, without weights: small enough to travel to a worker."""
 
     def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        """With `epoch`, what is random about training is drawn for (seed, epoch, sample id); without, nothing is."""
+        """With `epoch`, what is random about training is drawn for (seed, epoch, sample id); without, nothing
+        is."""
 
 
 class AsrModel(nn.Module, ABC):
@@ -80,8 +84,8 @@ class AsrModel(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
-        """(sum of the loss, float32 scalar, and what it is a sum over). A batch of which nothing can be used gives
-        (0, 0), the zero with gradients for all parameters."""
+        """(sum of the loss, float32 scalar, and what it is a sum over). A batch of which nothing can be used
+        gives (0, 0), the zero with gradients for all parameters."""
 
     @abstractmethod
     def transcribe(self, prepared: Prepared) -> list[str]:
@@ -93,8 +97,9 @@ class AsrModel(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, samples: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-        """Floating-point operations (two a multiplication and addition) of a forward pass over each clip alone, from
-        its length in samples and its number of text tokens; training costs about three times that."""
+        """Floating-point operations (two a multiplication and addition) of a forward pass over each clip
+        alone, from its length in samples and its number of text tokens; training costs about three times
+        that."""
 
     @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:
@@ -110,7 +115,11 @@ class AsrModel(nn.Module, ABC):
 
     def zero_loss(self) -> torch.Tensor:
         """0, connected to every parameter and free of their values."""
-        trained = [parameter.flatten()[:1].sum().float() for parameter in self.parameters() if parameter.requires_grad]
+        trained = [
+            parameter.flatten()[:1].sum().float()
+            for parameter in self.parameters()
+            if parameter.requires_grad
+        ]
         return torch.stack(trained).nan_to_num(0.0, 0.0, 0.0).sum() * 0.0
 
 

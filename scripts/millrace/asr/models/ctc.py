@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from millrace.asr.models.base import AsrModel, Prepared, audio_counts
 from millrace.asr.loading.collate import Batch
+from millrace.asr.models.base import AsrModel, Prepared, audio_counts
+from millrace.asr.models.files import read_config, read_weights, write_model
 from millrace.asr.models.labels import BLANK, Characters, drop_unfit, normalise, padded_ids
 from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
-from millrace.asr.models.files import read_config, read_weights, write_model
 from millrace.asr.models.spec_augment import SpecAugment
 from millrace.common.errors import MillraceError
 
@@ -26,8 +26,8 @@ MODEL_TYPE = "millrace_ctc"
 
 @dataclass(frozen=True)
 class CtcConfig:
-    """Sizes of the model. One recurrent layer learns fastest where there is little speech and time: two stay at
-    writing blanks for three times as many steps."""
+    """Sizes of the model. One recurrent layer learns fastest where there is little speech and time: two stay
+    at writing blanks for three times as many steps."""
 
     vocabulary: Characters
     bins: int = 80
@@ -41,9 +41,13 @@ class CtcConfig:
     def __post_init__(self) -> None:
         for name in ("bins", "channels", "hidden", "layers"):
             if getattr(self, name) < 1:
-                raise MillraceError(f"{name} of the model is {getattr(self, name)}", remedy="Set it to 1 or more")
+                raise MillraceError(
+                    f"{name} of the model is {getattr(self, name)}", remedy="Set it to 1 or more"
+                )
         if not 0 <= self.dropout < 1:
-            raise MillraceError(f"dropout of the model is {self.dropout}", remedy="Set it to 0 or more, below 1")
+            raise MillraceError(
+                f"dropout of the model is {self.dropout}", remedy="Set it to 0 or more, below 1"
+            )
 
 
 @dataclass
@@ -64,18 +68,25 @@ class CtcPreparer:
         width = batch.audio.shape[1]
         counts = audio_counts(lengths, width)
         counts |= {"tokens": sum(steps), "padded_tokens": len(steps) * max(steps, default=0)}
-        alone, together = (ctc_flops(config, count) for count in (steps, [max(steps, default=0)] * len(steps)))
+        alone, together = (
+            ctc_flops(config, count) for count in (steps, [max(steps, default=0)] * len(steps))
+        )
         # The GRUs run on packed sequences: padding costs convolutions only.
-        counts |= {"flops": float(alone.total.sum()), "padded_flops": float((together.conv + alone.rest).sum())}
+        counts |= {
+            "flops": float(alone.total.sum()),
+            "padded_flops": float((together.conv + alone.rest).sum()),
+        }
         host = {"steps": steps, "label_lengths": [len(label) for label in labels]}
-        return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped)
+        return Prepared(
+            batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped
+        )
 
 
 class CtcModel(AsrModel):
     """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters. The loss is a sum over characters.
 
-    Clips whose text CTC cannot fit in their frames, and clips without text, take no part in it (`Prepared.dropped`).
-    What is behind the end of a clip never matters: a clip gives the same in any batch.
+    Clips whose text CTC cannot fit in their frames, and clips without text, take no part in it
+    (`Prepared.dropped`). What is behind the end of a clip never matters: a clip gives the same in any batch.
     """
 
     def __init__(self, config: CtcConfig) -> None:
@@ -88,7 +99,9 @@ class CtcModel(AsrModel):
         self.project = nn.Linear(channels * subsampled(config.bins), config.hidden)
         self.norm = nn.LayerNorm(config.hidden)
         self.grus = nn.ModuleList(
-            nn.GRU(config.hidden if layer == 0 else width, config.hidden, batch_first=True, bidirectional=True)
+            nn.GRU(
+                config.hidden if layer == 0 else width, config.hidden, batch_first=True, bidirectional=True
+            )
             for layer in range(config.layers)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(config.layers))
@@ -123,7 +136,9 @@ class CtcModel(AsrModel):
             reduction="none",
             zero_infinity=True,
         )
-        taught = torch.tensor([length > 0 for length in host["label_lengths"]]).to(losses.device, non_blocking=True)
+        taught = torch.tensor([length > 0 for length in host["label_lengths"]]).to(
+            losses.device, non_blocking=True
+        )
         return losses.where(taught, 0.0).sum(), prepared.count
 
     @torch.no_grad()
@@ -156,7 +171,9 @@ class CtcModel(AsrModel):
             model = cls(CtcConfig(vocabulary=vocabulary, augment=augment, **saved))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise MillraceError(
-                f"config.json does not describe this model ({error!r})", where=str(folder), remedy="Save it again"
+                f"config.json does not describe this model ({error!r})",
+                where=str(folder),
+                remedy="Save it again",
             ) from error
         read_weights(folder, model)
         return model
@@ -199,7 +216,8 @@ def _mel_frames(samples: torch.Tensor) -> torch.Tensor:
 
 
 def subsampled(frames: int, times: int = 2) -> int:
-    """What `times` convolutions of stride 2, kernel 3 and padding 1 leave of `frames` (an int or a tensor)."""
+    """What `times` convolutions of stride 2, kernel 3 and padding 1 leave of `frames` (an int or a
+    tensor)."""
     for _ in range(times):
         frames = (frames - 1) // 2 + 1
     return frames

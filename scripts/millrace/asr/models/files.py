@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -44,11 +46,15 @@ def read_config(folder: str | Path, model_type: str | None = None) -> dict[str, 
             remedy=f"Give a folder with {CONFIG} and the weights; nothing is fetched from a hub",
         ) from error
     except orjson.JSONDecodeError as error:
-        raise MillraceError(f"this is not JSON ({error})", where=str(path), remedy="Copy the model again") from error
+        raise MillraceError(
+            f"this is not JSON ({error})", where=str(path), remedy="Copy the model again"
+        ) from error
     found = config.get("model_type") if isinstance(config, dict) else None
     if not found or (model_type and found != model_type):
         wanted = f", not {model_type}" if model_type else ""
-        raise MillraceError(f"model_type is {found!r}{wanted}", where=str(path), remedy="Give another model folder")
+        raise MillraceError(
+            f"model_type is {found!r}{wanted}", where=str(path), remedy="Give another model folder"
+        )
     if model_type:
         config.pop("model_type")
     return config
@@ -71,11 +77,14 @@ def read_weights(folder: str | Path, model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def saving(folder: str | Path) -> Iterator[Path]:
-    """Yield a folder beside `folder`; on a clean exit its files replace those of the same name, config.json last."""
+    """Yield a folder beside `folder`; on a clean exit its files replace those of the same name, config.json
+    last."""
     folder = Path(folder)
     quieten()
     folder.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.resolve().parent))
+    partial = Path(
+        tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.resolve().parent)
+    )
     try:
         yield partial
         for path in sorted(partial.rglob("*"), key=lambda path: (path.name == CONFIG, path)):
@@ -101,7 +110,8 @@ def read_options(folder: str | Path) -> dict[str, Any]:
 
 
 def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """`kind.from_pretrained(folder)`, without a hub; raises MillraceError where files are missing or do not fit."""
+    """`kind.from_pretrained(folder)`, without a hub; raises MillraceError where files are missing or do not
+    fit."""
     quieten()
     try:
         return kind.from_pretrained(str(folder), local_files_only=True, **options)
@@ -120,3 +130,17 @@ def quieten() -> None:
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+
+
+# Files of a model folder that decide what a step costs; weights do not.
+_CONFIGS = ("*config*.json", "*options*.json", "tokenizer.json", "vocab.json", "chat_template*", "*.model")
+
+
+def model_digest(model: str, options: Mapping[str, Any]) -> str:
+    """Digest of a model's name and options, or of its folder's configuration and tokenizer files."""
+    folder = Path(model)
+    seen = hashlib.sha256(json.dumps([folder.name, dict(options)], sort_keys=True).encode())
+    if folder.is_dir():
+        for path in sorted({path for pattern in _CONFIGS for path in folder.glob(pattern) if path.is_file()}):
+            seen.update(f"\0{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return seen.hexdigest()[:16]

@@ -1,4 +1,5 @@
-"""What a model is taught about a transcript: characters for CTC, token ids with masked prompts for decoders."""
+"""What a model is taught about a transcript: characters for CTC, token ids with masked prompts for
+decoders."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\u0060\u00b4\uff07
 
 
 def normalise(text: str, case_fold: bool = True, punctuation: bool = False) -> str:
-    """NFKC, one kind of apostrophe, single spaces; folded case; without `punctuation`, only letters, marks, digits.
+    """NFKC, one kind of apostrophe, single spaces; folded case; without `punctuation`, only letters, marks,
+    digits.
 
     An apostrophe between letters is part of its word and stays.
     """
@@ -52,7 +54,8 @@ class Characters:
     def from_transcripts(
         cls, transcripts: Iterable[str], case_fold: bool = True, punctuation: bool = False, limit: int = 5000
     ) -> Characters:
-        """The `limit` most frequent characters, ordered by code point: the same for any order of the transcripts.
+        """The `limit` most frequent characters, ordered by code point: the same for any order of the
+        transcripts.
 
         Raises MillraceError where there is none.
         """
@@ -100,7 +103,9 @@ def _places(characters: str) -> dict[str, int]:
     return {character: number + 1 for number, character in enumerate(characters)}
 
 
-def drop_unfit(labels: list[list[int]], steps: Sequence[int], sample_ids: Sequence[int]) -> list[tuple[int, str]]:
+def drop_unfit(
+    labels: list[list[int]], steps: Sequence[int], sample_ids: Sequence[int]
+) -> list[tuple[int, str]]:
     """Empty the labels that CTC cannot learn in so many steps; return (sample id, reason) of each."""
     dropped = []
     for row, label in enumerate(labels):
@@ -117,7 +122,8 @@ def ctc_frames(labels: Sequence[int]) -> int:
 
 
 def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right") -> torch.Tensor:
-    """int64 (B, L): each sequence flush left (`side` right: padding on the right) or flush right, the rest `fill`."""
+    """int64 (B, L): each sequence flush left (`side` right: padding on the right) or flush right, the rest
+    `fill`."""
     if side not in ("left", "right"):
         raise MillraceError(f"padding_side is {side!r}", remedy="Set it to left or right")
     width = max(map(len, sequences), default=0)
@@ -134,19 +140,24 @@ def labelled(
 ) -> dict[str, torch.Tensor]:
     """input_ids, attention_mask and labels, int64 (B, L), of prompt + target with padding on `side`.
 
-    Labels are the targets where the targets lie, else IGNORE. What is padding is known from the lengths, never from
-    the ids: a model whose pad token is its end token still learns to end.
+    Labels are the targets where the targets lie, else IGNORE. What is padding is known from the lengths,
+    never from the ids: a model whose pad token is its end token still learns to end.
     """
     pairs = list(zip(prompts, targets, strict=True))
     return {
         "input_ids": padded_ids([[*prompt, *target] for prompt, target in pairs], pad_id, side),
-        "attention_mask": padded_ids([[1] * (len(prompt) + len(target)) for prompt, target in pairs], 0, side),
-        "labels": padded_ids([[IGNORE] * len(prompt) + list(target) for prompt, target in pairs], IGNORE, side),
+        "attention_mask": padded_ids(
+            [[1] * (len(prompt) + len(target)) for prompt, target in pairs], 0, side
+        ),
+        "labels": padded_ids(
+            [[IGNORE] * len(prompt) + list(target) for prompt, target in pairs], IGNORE, side
+        ),
     }
 
 
 def label_places(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where in the flattened (B * L) hidden states the labels of a causal decoder are predicted, and the labels.
+    """Where in the flattened (B * L) hidden states the labels of a causal decoder are predicted, and the
+    labels.
 
     The label at column t is predicted at column t - 1; so the head runs on those positions alone.
     """

@@ -1,4 +1,5 @@
-"""Log-mel features of a whole padded batch, where the audio lies (on the training device when there is one)."""
+"""Log-mel features of a whole padded batch, where the audio lies (on the training device when there is
+one)."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ N_FFT, HOP = 400, 160  # 25 ms windows every 10 ms, as Whisper and Qwen3-ASR hav
 
 
 class LogMel(nn.Module):
-    """Whisper's log-mel: equal to transformers' WhisperFeatureExtractor and Qwen3ASRFeatureExtractor within 1e-4.
+    """Whisper's log-mel: equal to transformers' WhisperFeatureExtractor and Qwen3ASRFeatureExtractor within
+    1e-4.
 
     It holds no parameters, buffers or dtype: a model cast to half precision keeps float32 features.
     """
 
-    def __init__(self, bins: int = 80, sampling_rate: int = SAMPLING_RATE, n_fft: int = N_FFT, hop: int = HOP) -> None:
+    def __init__(
+        self, bins: int = 80, sampling_rate: int = SAMPLING_RATE, n_fft: int = N_FFT, hop: int = HOP
+    ) -> None:
         super().__init__()
         self.bins, self.sampling_rate, self.n_fft, self.hop = bins, sampling_rate, n_fft, hop
         self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -30,20 +34,21 @@ class LogMel(nn.Module):
         return samples // self.hop
 
     def valid_frames(self, length: int, samples: int) -> int:
-        """Frames that begin inside the first `length` of `samples` samples, as the extractors' attention masks say."""
+        """Frames that begin inside the first `length` of `samples` samples, as the extractors' attention
+        masks say."""
         return min(-(-length // self.hop), self.frames(samples))
 
     @torch.no_grad()
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """float32 (B, T) with zeros after each clip's end -> float32 (B, bins, T // hop), the window reflected at the
-        ends of the tensor. T of at least n_fft is needed; the caller pads."""
+        """float32 (B, T) with zeros after each clip's end -> float32 (B, bins, T // hop), the window
+        reflected at the ends of the tensor. T of at least n_fft is needed; the caller pads."""
         if not len(audio):
             return audio.new_zeros((0, self.bins, self.frames(audio.shape[1])))
         with torch.autocast(audio.device.type, enabled=False):
             window, filters = self._on(audio.device, isinstance(audio, FakeTensor))
-            spectrum = torch.stft(audio.float(), self.n_fft, self.hop, window=window, center=True, return_complex=True)[
-                ..., :-1
-            ]
+            spectrum = torch.stft(
+                audio.float(), self.n_fft, self.hop, window=window, center=True, return_complex=True
+            )[..., :-1]
             power = spectrum.real.square() + spectrum.imag.square()
             # In float64 on a GPU: TF32, which training may switch on, would be wrong in the fourth digit.
             mel = (filters @ power.to(filters.dtype)).float()
@@ -56,7 +61,9 @@ class LogMel(nn.Module):
         if device in self._constants and not fake:
             return self._constants[device]
         dtype = torch.float64 if device.type == "cuda" else torch.float32
-        filters = torch.tensor(mel_filters(self.bins, self.n_fft, self.sampling_rate), dtype=dtype, device=device)
+        filters = torch.tensor(
+            mel_filters(self.bins, self.n_fft, self.sampling_rate), dtype=dtype, device=device
+        )
         made = torch.hann_window(self.n_fft, device=device), filters
         if not fake:  # tensors without memory must not outlive the mode that made them
             self._constants[device] = made
@@ -97,4 +104,6 @@ def _mel(hertz: float) -> float:
 
 def _hertz(mels: np.ndarray) -> np.ndarray:
     knee = _KNEE_HZ / _LINEAR_HZ
-    return np.where(mels < knee, mels * _LINEAR_HZ, _KNEE_HZ * np.exp(_LOG_STEP * (np.maximum(mels, knee) - knee)))
+    return np.where(
+        mels < knee, mels * _LINEAR_HZ, _KNEE_HZ * np.exp(_LOG_STEP * (np.maximum(mels, knee) - knee))
+    )

@@ -1,4 +1,5 @@
-"""The recognisers by name: our small CTC model, Qwen3-ASR, and what transformers has, from folders or random."""
+"""The recognisers by name: our small CTC model, Qwen3-ASR, and what transformers has, from folders or
+random."""
 
 from __future__ import annotations
 
@@ -21,19 +22,29 @@ NAMES = (
     "qwen3-asr-1.7b",
     *(
         f"{family}-tiny-random"
-        for family in ("whisper", "wav2vec2", "wav2vec2-bert", "wav2vec2-conformer", "hubert", "wavlm", "unispeech")
+        for family in (
+            "whisper",
+            "wav2vec2",
+            "wav2vec2-bert",
+            "wav2vec2-conformer",
+            "hubert",
+            "wavlm",
+            "unispeech",
+        )
     ),
 )
 _RANDOM = "-tiny-random"
 _CTC_TEXT = ("case_fold", "punctuation")
 
 
-def build(name: str | Path, options: Mapping[str, Any] | None = None, transcripts: Iterable[str] = ()) -> AsrModel:
+def build(
+    name: str | Path, options: Mapping[str, Any] | None = None, transcripts: Iterable[str] = ()
+) -> AsrModel:
     """The model of that name, its vocabulary from the training `transcripts`; or what a folder holds.
 
-    Options of `ctc`: those of CtcConfig and `case_fold`, `punctuation`, `spec_augment`; of Qwen3-ASR: QwenOptions.
-    Weights are drawn from torch's generator, the same for the same seed; transcripts may come in any order. Raises
-    MillraceError for an unknown name, a folder without a whole model, and unknown options.
+    Options of `ctc`: those of CtcConfig and `case_fold`, `punctuation`, `spec_augment`; of Qwen3-ASR:
+    QwenOptions. Weights are drawn from torch's generator, the same for the same seed; transcripts may come in
+    any order. Raises MillraceError for an unknown name, a folder without a whole model, and unknown options.
     """
     name, options = str(name), dict(options or {})
     if name == "ctc":
@@ -42,7 +53,9 @@ def build(name: str | Path, options: Mapping[str, Any] | None = None, transcript
     if name in NAMES and name.startswith("qwen3-asr-"):
         from millrace.asr.models.qwen.model import QwenModel, QwenOptions
 
-        return QwenModel.random(name.removeprefix("qwen3-asr-"), transcripts, _options(QwenOptions, options, name))
+        return QwenModel.random(
+            name.removeprefix("qwen3-asr-"), transcripts, _options(QwenOptions, options, name)
+        )
     if name in NAMES:
         _options(None, options, name)
         return _random(name.removesuffix(_RANDOM), transcripts)
@@ -72,7 +85,9 @@ def load(folder: str | Path, options: Mapping[str, Any] | None = None) -> AsrMod
         from millrace.asr.models.files import read_options
         from millrace.asr.models.qwen.model import QwenModel, QwenOptions
 
-        return QwenModel.from_pretrained(folder, _options(QwenOptions, read_options(folder) | options, str(folder)))
+        return QwenModel.from_pretrained(
+            folder, _options(QwenOptions, read_options(folder) | options, str(folder))
+        )
     _options(None, options, str(folder))
     return _transformers(folder, config)
 
@@ -114,7 +129,9 @@ def _ctc(options: dict[str, Any], transcripts: Iterable[str]) -> AsrModel:
     from millrace.asr.models.labels import Characters
     from millrace.asr.models.spec_augment import SpecAugment
 
-    allowed = {field.name: field.type for field in fields(CtcConfig) if field.name not in ("vocabulary", "augment")}
+    allowed = {
+        field.name: field.type for field in fields(CtcConfig) if field.name not in ("vocabulary", "augment")
+    }
     _check(options, allowed | dict.fromkeys((*_CTC_TEXT, "spec_augment"), "bool"), "ctc")
     text = {key: options.pop(key) for key in _CTC_TEXT if key in options}
     augment = SpecAugment() if options.pop("spec_augment", False) else None

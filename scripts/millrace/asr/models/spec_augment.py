@@ -1,4 +1,5 @@
-"""SpecAugment (Park et al. 2019): bands of frequency and spans of time set to zero, drawn for (seed, epoch, sample)."""
+"""SpecAugment (Park et al. 2019): bands of frequency and spans of time set to zero, drawn for (seed, epoch,
+sample)."""
 
 from __future__ import annotations
 
@@ -13,15 +14,19 @@ from millrace.common.training import seeding
 
 @dataclass(frozen=True)
 class SpecAugment:
-    """`bands` bands of at most `band_bins` mel bins, `spans` spans of at most `span_share` of the clip; 0 is none."""
+    """`bands` bands of at most `band_bins` mel bins, `spans` spans of at most `span_share` of the clip; 0 is
+    none."""
 
     bands: int = 2
     band_bins: int = 12
     spans: int = 2
     span_share: float = 0.05
 
-    def draw(self, seed: int, epoch: int, sample_ids: Sequence[int], frames: Sequence[int], bins: int) -> torch.Tensor:
-        """int64 (B, bands + spans, 2): first and end of what is masked, in bins for bands, in frames for spans."""
+    def draw(
+        self, seed: int, epoch: int, sample_ids: Sequence[int], frames: Sequence[int], bins: int
+    ) -> torch.Tensor:
+        """int64 (B, bands + spans, 2): first and end of what is masked, in bins for bands, in frames for
+        spans."""
         rows = np.zeros((len(sample_ids), self.bands + self.spans, 2), dtype=np.int64)
         for row, (sample_id, length) in enumerate(zip(sample_ids, frames, strict=True)):
             draws = seeding.generator(seed, "spec_augment", epoch, int(sample_id))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.buckets.config import BucketConfig
-from millrace.asr.calibration.key import model_digest
+from millrace.asr.models.files import model_digest
+from millrace.asr.planning.cut import BatchBudget
 from millrace.common import jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
@@ -16,7 +16,8 @@ from millrace.common.training.settings import LoopSettings
 
 
 def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds: float) -> list[BatchBudget]:
-    """One budget a bucket: `calibration` (calibrated_bs.json) where named, else `batch_seconds` padded seconds."""
+    """One budget a bucket: `calibration` (calibrated_bs.json) where named, else `batch_seconds` padded
+    seconds."""
     names = BucketConfig.read(bucket_dir).ids
     if not calibration:
         return [BatchBudget(seconds=batch_seconds)] * len(names)
@@ -31,10 +32,14 @@ def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds:
 
 
 def check_calibration(
-    calibration: str | Path, model: str, model_options: Mapping[str, Any], settings: LoopSettings, world_size: int
+    calibration: str | Path,
+    model: str,
+    model_options: Mapping[str, Any],
+    settings: LoopSettings,
+    world_size: int,
 ) -> None:
-    """Raise MillraceError where the sizes in `calibration` were found for a training that takes other memory; the
-    seed's flat form says nothing of that."""
+    """Raise MillraceError where the sizes in `calibration` were found for a training that takes other memory;
+    the seed's flat form says nothing of that."""
     key = jsonl.read(calibration).get("key")
     if not isinstance(key, dict):
         return
@@ -53,7 +58,9 @@ def check_calibration(
     # Gradients that stay while others are made: of accumulated batches, in DDP's buckets.
     for name, count in {"grad_acc": settings.grad_acc, "world_size": world_size}.items():
         if count > 1 and key.get(name) == 1:
-            log.warning("%s: calibrated with %s 1; this run keeps one more copy of the gradients", calibration, name)
+            log.warning(
+                "%s: calibrated with %s 1; this run keeps one more copy of the gradients", calibration, name
+            )
 
 
 def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) -> list[BatchBudget]:
@@ -71,5 +78,7 @@ def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) ->
             result.append(BatchBudget(**{limit: budget.get(limit) for limit in ("seconds", "cost", "rows")}))
         except (KeyError, TypeError, AttributeError) as error:
             remedy = "Calibrate again: the buckets are others than those that were calibrated"
-            raise MillraceError(f"nothing usable is said of bucket {name} ({error!r})", where, remedy) from None
+            raise MillraceError(
+                f"nothing usable is said of bucket {name} ({error!r})", where, remedy
+            ) from None
     return result

@@ -1,4 +1,5 @@
-"""The plan of an epoch as arrays: which rows form the batch of every rank at every step. Resume is an index into it."""
+"""The plan of an epoch as arrays: which rows form the batch of every rank at every step. Resume is an index
+into it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from millrace.asr.planning.cut import batch_cost
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 
 _ARRAYS = ("rows", "offsets", "longest", "seconds", "bucket", "fillers")
@@ -21,11 +21,11 @@ _ARRAYS = ("rows", "offsets", "longest", "seconds", "bucket", "fillers")
 class Plan:
     """Batch k = step * world_size + rank has the rows `rows[offsets[k]:offsets[k + 1]]`.
 
-    `rows`: row numbers in the concatenation of the buckets, each exactly once. Per batch: `longest` (s; of split
-    batches an upper bound), the sum `seconds` of its rows, its `bucket`. `fillers` [n, 2]: batches without rows of
-    their own, and the batch each repeats; they exist only where there are fewer rows than ranks * steps, and their
-    loss must be weighted 0. `spans`: (world size, steps done) of the plans before this one in the epoch, see
-    `planner.replan`.
+    `rows`: row numbers in the concatenation of the buckets, each exactly once. Per batch: `longest` (s; of
+    split batches an upper bound), the sum `seconds` of its rows, its `bucket`. `fillers` [n, 2]: batches
+    without rows of their own, and the batch each repeats; they exist only where there are fewer rows than
+    ranks * steps, and their loss must be weighted 0. `spans`: (world size, steps done) of the plans before
+    this one in the epoch, see `planner.replan`.
     """
 
     world_size: int
@@ -47,7 +47,8 @@ class Plan:
         return (len(self.offsets) - 1) // self.world_size
 
     def batch(self, step: int, rank: int) -> np.ndarray:
-        """int64 row numbers of the batch of `rank` at `step`, in O(1); of a filler, those which it repeats."""
+        """int64 row numbers of the batch of `rank` at `step`, in O(1); of a filler, those which it
+        repeats."""
         start, stop = self._bounds(step, rank)
         if start == stop:
             at = np.searchsorted(self.fillers[:, 0], step * self.world_size + rank)
@@ -55,7 +56,8 @@ class Plan:
         return self.rows[start:stop].astype(np.int64)
 
     def is_filler(self, step: int, rank: int) -> bool:
-        """Whether the batch only keeps the ranks in step: its rows are another batch's, its loss counts nothing."""
+        """Whether the batch only keeps the ranks in step: its rows are another batch's, its loss counts
+        nothing."""
         start, stop = self._bounds(step, rank)
         return bool(start == stop)
 
@@ -73,8 +75,9 @@ class Plan:
     def stats(self) -> dict:
         """Figures of the plan.
 
-        `padding`: share of the padded seconds that is padding; `useful_work`: sum of cost / (ranks * sum over steps of
-        the dearest batch), cost as in `batch_cost`. What equal steps cost: `split_batches` and `filler_batches`.
+        `padding`: share of the padded seconds that is padding; `useful_work`: sum of cost / (ranks * sum over
+        steps of the dearest batch), cost as in `batch_cost`. What equal steps cost: `split_batches` and
+        `filler_batches`.
         """
         counts = np.diff(self.offsets)
         padded = counts * self.longest.astype(np.float64)
@@ -108,7 +111,8 @@ class Plan:
         }
 
     def save(self, folder: Path) -> Plan:
-        """Write the arrays as .npy, and plan.json last; return the plan memory-mapped, which pickles as a path."""
+        """Write the arrays as .npy, and plan.json last; return the plan memory-mapped, which pickles as a
+        path."""
         shutil.rmtree(folder, ignore_errors=True)
         for name in _ARRAYS:
             with atomic.replacing(folder / f"{name}.npy") as partial, open(partial, "wb") as handle:
@@ -127,7 +131,9 @@ class Plan:
             facts["spans"] = tuple((world, steps) for world, steps in facts["spans"])
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MillraceError(f"no whole plan ({error})", where=str(folder), remedy="Make it again") from None
+            raise MillraceError(
+                f"no whole plan ({error})", where=str(folder), remedy="Make it again"
+            ) from None
         return cls(**facts, **arrays, folder=Path(folder))
 
     def __reduce__(self) -> tuple:

@@ -1,4 +1,5 @@
-"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every rank and machine."""
+"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every rank and
+machine."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from millrace.asr.buckets import samples as identity
 from millrace.asr.planning.cut import BatchBudget, Cut, batch_cost, cut_bucket
 from millrace.asr.planning.plan import Plan
+from millrace.common import hashing
 from millrace.common.errors import MillraceError
 
 WINDOW = 20_000
@@ -26,32 +27,36 @@ def plan_epoch(
     world_size: int,
     window: int = WINDOW,
 ) -> Plan:
-    """Plan an epoch over buckets whose rows last `durations[bucket]` seconds (in the order of the bucket's file).
+    """Plan an epoch over buckets whose rows last `durations[bucket]` seconds (in the order of the bucket's
+    file).
 
-    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the bucket's budget. The
-    batches of a step come from one bucket and cost about the same; the steps of every bucket are spread over the epoch.
-    What is left over per bucket is matched across buckets; where that does not fill the last steps, the dearest
-    left-over batches are split (`split_batches`), and where there are not even rows enough, batches are repeated as
-    fillers. A row that alone is over the budget makes a batch of its own (`over_budget_batches`). Raises MillraceError
-    for no rows at all and for durations that are not finite and above 0.
+    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the bucket's
+    budget. The batches of a step come from one bucket and cost about the same; the steps of every bucket are
+    spread over the epoch. What is left over per bucket is matched across buckets; where that does not fill
+    the last steps, the dearest left-over batches are split (`split_batches`), and where there are not even
+    rows enough, batches are repeated as fillers. A row that alone is over the budget makes a batch of its own
+    (`over_budget_batches`). Raises MillraceError for no rows at all and for durations that are not finite and
+    above 0.
     """
     lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
     budgets = [budgets] * len(lengths) if isinstance(budgets, BatchBudget) else list(budgets)
     _check(lengths, budgets, world_size, window)
     cuts = [
-        cut_bucket(bucket, budget, identity.key(seed, epoch, _SHUFFLE, number), window)
+        cut_bucket(bucket, budget, hashing.key(seed, epoch, _SHUFFLE, number), window)
         for number, (bucket, budget) in enumerate(zip(lengths, budgets, strict=True))
     ]
     table = _joined(cuts, world_size)
-    plan = _dealt(table, world_size, seed, epoch, identity.key(seed, epoch, _DEAL))
+    plan = _dealt(table, world_size, seed, epoch, hashing.key(seed, epoch, _DEAL))
     plan.over_budget_batches = sum(cut.over_budget for cut in cuts)
     return plan
 
 
 def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
-    """The rest of an epoch after `done_steps` steps of `plan`, for another number of ranks: the rows not yet seen.
+    """The rest of an epoch after `done_steps` steps of `plan`, for another number of ranks: the rows not yet
+    seen.
 
-    Pure in its arguments; the batches stay as they were cut, but for splits. Raises MillraceError if nothing is left.
+    Pure in its arguments; the batches stay as they were cut, but for splits. Raises MillraceError if nothing
+    is left.
     """
     if not 0 <= done_steps < len(plan) or world_size < 1:
         raise MillraceError(
@@ -67,9 +72,15 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
         mine = np.flatnonzero(bucket == number)
         group[mine] = np.arange(len(mine)) // (_STEPS_PER_GROUP * world_size)
     table = _Batches(
-        plan.rows, np.asarray(plan.offsets[left]), counts[left], plan.longest[left], plan.seconds[left], bucket, group
+        plan.rows,
+        np.asarray(plan.offsets[left]),
+        counts[left],
+        plan.longest[left],
+        plan.seconds[left],
+        bucket,
+        group,
     )
-    key = identity.key(plan.seed, plan.epoch, _REPLAN, done_steps, world_size, len(plan.spans))
+    key = hashing.key(plan.seed, plan.epoch, _REPLAN, done_steps, world_size, len(plan.spans))
     rest = _dealt(table, world_size, plan.seed, plan.epoch, key)
     rest.spans = (*plan.spans, (plan.world_size, done_steps))
     rest.over_budget_batches = plan.over_budget_batches
@@ -85,7 +96,8 @@ def resume(
     world_size: int,
     window: int = WINDOW,
 ) -> Plan:
-    """The plan after `spans`, (world size, steps done) of every stretch of the epoch so far, for `world_size` ranks.
+    """The plan after `spans`, (world size, steps done) of every stretch of the epoch so far, for `world_size`
+    ranks.
 
     The last stretch is replanned only where its world size was another: else go on in that plan at its step.
     """
@@ -100,7 +112,8 @@ def resume(
 
 @dataclass
 class _Batches:
-    """Batches to be dealt: ranges of `rows`. `group` of a bucket's batches: those matched in cost together."""
+    """Batches to be dealt: ranges of `rows`. `group` of a bucket's batches: those matched in cost
+    together."""
 
     rows: np.ndarray
     start: np.ndarray
@@ -115,17 +128,25 @@ def _check(lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: in
     if len(budgets) != len(lengths):
         raise MillraceError(f"{len(budgets)} budgets for {len(lengths)} buckets", where="batch budgets")
     if world_size < 1 or window < 1:
-        raise MillraceError(f"world size {world_size} and window {window} must be at least 1", where="batch plan")
+        raise MillraceError(
+            f"world size {world_size} and window {window} must be at least 1", where="batch plan"
+        )
     if not sum(len(bucket) for bucket in lengths):
-        raise MillraceError("there are no rows to plan", where="batch plan", remedy="See rejects.jsonl of the buckets")
+        raise MillraceError(
+            "there are no rows to plan", where="batch plan", remedy="See rejects.jsonl of the buckets"
+        )
     for number, bucket in enumerate(lengths):
         if len(bucket) and not (np.isfinite(bucket).all() and bucket.min() > 0):
             raise MillraceError(
-                "a duration is not finite and above 0", where=f"bucket {number}", remedy="Build the buckets again"
+                "a duration is not finite and above 0",
+                where=f"bucket {number}",
+                remedy="Build the buckets again",
             )
         if len(bucket) > 0xFFFFFFFF:
             raise MillraceError(
-                f"{len(bucket)} rows are too many for one bucket", where=f"bucket {number}", remedy="Add edges"
+                f"{len(bucket)} rows are too many for one bucket",
+                where=f"bucket {number}",
+                remedy="Add edges",
             )
 
 
@@ -170,14 +191,17 @@ def _dealt(table: _Batches, world: int, seed: int, epoch: int, key: np.uint64) -
     place.append(_draw(key, last[:, 0]))
     steps = np.concatenate([steps, last])[np.argsort(np.concatenate(place), kind="stable")]
     # Which rank gets which batch of a step: drawn, so that no rank has the dearest all the time.
-    ranks = np.argsort(identity.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape), axis=1, kind="stable")
+    ranks = np.argsort(
+        hashing.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape), axis=1, kind="stable"
+    )
     return _assembled(table, np.take_along_axis(steps, ranks, axis=1), fillers, seed, epoch, splits)
 
 
 def _matched(
     ids: np.ndarray, bucket: np.ndarray, group: np.ndarray, cost: np.ndarray, world: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest are left over."""
+    """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest are left
+    over."""
     ids = ids[np.lexsort((ids, cost[ids], group[ids], bucket[ids]))]
     first = np.ones(len(ids), dtype=bool)
     first[1:] = (bucket[ids][1:] != bucket[ids][:-1]) | (group[ids][1:] != group[ids][:-1])
@@ -190,7 +214,8 @@ def _matched(
 def _with_rows_enough(
     steps: np.ndarray, left: np.ndarray, counts: np.ndarray, world: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps to keep, and batches left over, to which steps are added until their rows fill a whole number of steps."""
+    """Steps to keep, and batches left over, to which steps are added until their rows fill a whole number of
+    steps."""
     rows = counts[steps].sum(axis=1) if len(steps) else np.zeros(0, dtype=np.int64)
     order = np.argsort(-rows, kind="stable")
     taken, have = 0, int(counts[left].sum())
@@ -201,13 +226,17 @@ def _with_rows_enough(
     return np.sort(order[taken:]), left
 
 
-def _filled_up(table: _Batches, left: np.ndarray, world: int) -> tuple[_Batches, np.ndarray, dict[int, int], int]:
-    """Split the dearest of the left-over batches, or else repeat the cheapest, until they fill whole steps."""
+def _filled_up(
+    table: _Batches, left: np.ndarray, world: int
+) -> tuple[_Batches, np.ndarray, dict[int, int], int]:
+    """Split the dearest of the left-over batches, or else repeat the cheapest, until they fill whole
+    steps."""
     need = -len(left) % world
     if not need:
         return table, left, {}, 0
     start, count, longest, seconds, bucket, left = (
-        values.tolist() for values in (table.start, table.count, table.longest, table.seconds, table.bucket, left)
+        values.tolist()
+        for values in (table.start, table.count, table.longest, table.seconds, table.bucket, left)
     )
 
     def dearness(at: int) -> tuple[float, int]:
@@ -219,7 +248,8 @@ def _filled_up(table: _Batches, left: np.ndarray, world: int) -> tuple[_Batches,
     while splits < need and heap:
         at = heapq.heappop(heap)[1]
         half = count[at] // 2
-        # The new batch has the longer rows. That of the shorter ones is not known here: the old longest bounds it.
+        # The new batch has the longer rows. That of the shorter ones is not known here: the old longest
+        # bounds it.
         start.append(start[at] + half)
         count.append(count[at] - half)
         longest.append(longest[at])
@@ -256,7 +286,9 @@ def _filled_up(table: _Batches, left: np.ndarray, world: int) -> tuple[_Batches,
 
 def _draw(key: np.uint64, ids: np.ndarray) -> np.ndarray:
     """float64 in [0, 1) for every id."""
-    return (identity.mix(identity.mix(ids.astype(np.uint64)) ^ key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (hashing.mix(hashing.mix(ids.astype(np.uint64)) ^ key) >> np.uint64(11)).astype(
+        np.float64
+    ) * 2.0**-53
 
 
 def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint64) -> np.ndarray:
@@ -270,7 +302,9 @@ def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint
     return place
 
 
-def _assembled(table: _Batches, steps: np.ndarray, fillers: dict[int, int], seed: int, epoch: int, splits: int) -> Plan:
+def _assembled(
+    table: _Batches, steps: np.ndarray, fillers: dict[int, int], seed: int, epoch: int, splits: int
+) -> Plan:
     """The plan whose batch k = step * world + rank is `steps[step, rank]`, its rows in the order of use."""
     ids = steps.ravel()
     counts = table.count[ids]

@@ -1,4 +1,5 @@
-"""Chains of tar headers: the walk from header to header that reads a page for each, and many such walks at once."""
+"""Chains of tar headers: the walk from header to header that reads a page for each, and many such walks at
+once."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ PAGE = 4096
 MAX_WINDOW = 16 * PAGE  # dense tars (members below a page) are read in windows of up to this many bytes
 SEARCH_SHARE = 0.05  # of the pages of all headers: what finding the starts of chains may cost
 MEMBERS_PER_CHAIN = 8  # at least, or a chain is not worth its start
-# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap also where a file
-# system ignores announcements. Both are tried for so many rounds, and the faster goes on.
+# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap also where a
+# file system ignores announcements. Both are tried for so many rounds, and the faster goes on.
 CHAIN_THREADS = 1, 8
 _TRIED_ROUNDS = 8
 
@@ -32,7 +33,8 @@ _SPACES = 8 * 32
 class HeaderFile:
     """A tar opened for reading headers: positioned reads without readahead, and a count of them.
 
-    `reads` counts the reads and `bytes_read` the bytes they ask for, in whole pages as the kernel fetches them.
+    `reads` counts the reads and `bytes_read` the bytes they ask for, in whole pages as the kernel fetches
+    them.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -79,12 +81,13 @@ class HeaderFile:
 
 
 class Chain:
-    """The members found by walking from one header to the next, until `limit` (a group's offset) or an odd place.
+    """The members found by walking from one header to the next, until `limit` (a group's offset) or an odd
+    place.
 
-    `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to (kind, link) where
-    the member is no plain file. Afterwards `position` is where the next group should be, and `stop` what stood there
-    (None: nothing odd, the limit was reached; also at the exact end of the file). A chain runs in one thread and has
-    its own counts of reads.
+    `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to (kind,
+    link) where the member is no plain file. Afterwards `position` is where the next group should be, and
+    `stop` what stood there (None: nothing odd, the limit was reached; also at the exact end of the file). A
+    chain runs in one thread and has its own counts of reads.
     """
 
     def __init__(self, source: HeaderFile, position: int, limit: int, shared: dict[bytes, bytes]) -> None:
@@ -103,7 +106,8 @@ class Chain:
         self._window, self._at = b"", 0
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Walk; before each read that leaves the window, yield its (offset, size) so that it can be announced."""
+        """Walk; before each read that leaves the window, yield its (offset, size) so that it can be
+        announced."""
         if self.search_to > self.position and not (yield from self._search()):
             return
         source, window, low, high = self.source, self._window, self._at, 0
@@ -116,8 +120,8 @@ class Chain:
             if position + BLOCK > high:
                 if position >= total:
                     break
-                # A wide window only where headers are as dense as pages, and only out of pages saved so far: never
-                # more than a page per header in all.
+                # A wide window only where headers are as dense as pages, and only out of pages saved so far:
+                # never more than a page per header in all.
                 count = len(starts)
                 size = want
                 if position - high < PAGE:
@@ -143,8 +147,8 @@ class Chain:
                     self.stop = CutHeader(position, "the file ends inside a header")
                     break
             name, digits, end, check, typeflag, magic, prefix = unpack(window, at)
-            # The common header in few instructions; whatever is not quite like it is left to read_group. The low
-            # half of adler32 is 1 + the sum of the bytes (where that is below 65521).
+            # The common header in few instructions; whatever is not quite like it is left to read_group. The
+            # low half of adler32 is 1 + the sum of the bytes (where that is below 65521).
             octal = check[:6]
             if (
                 typeflag == b"0"
@@ -155,7 +159,9 @@ class Chain:
             ):
                 try:
                     size = int(digits, 8)
-                    good = (adler32(window[at : at + BLOCK]) & 0xFFFF) - sum(check) + _SPACES - 1 == int(octal, 8)
+                    good = (adler32(window[at : at + BLOCK]) & 0xFFFF) - sum(check) + _SPACES - 1 == int(
+                        octal, 8
+                    )
                 except ValueError:
                     good = False
                 data = position + BLOCK
@@ -193,7 +199,8 @@ class Chain:
 
     @property
     def begin(self) -> int:
-        """Where the chain before this one must land: the first group or, while unknown, where its search began."""
+        """Where the chain before this one must land: the first group or, while unknown, where its search
+        began."""
         return self.starts[0] if self.starts else self.position
 
     def run(self) -> Chain:
@@ -237,7 +244,8 @@ class Chain:
 
 
 def ustar_header(window: bytes) -> int | None:
-    """The first block of `window` (aligned to blocks) which has the magic of POSIX or GNU tar and a valid checksum."""
+    """The first block of `window` (aligned to blocks) which has the magic of POSIX or GNU tar and a valid
+    checksum."""
     at = window.find(b"ustar")
     while at >= 0:
         if at % BLOCK == 257 and is_header(window[at - 257 : at + 255]):
@@ -270,7 +278,8 @@ def split(first: Chain, count: int) -> list[Chain]:
 
 
 def run_together(source: HeaderFile, walks: list[Iterator[tuple[int, int]]]) -> None:
-    """Walk all chains at once: every round announces each chain's next read, then goes on with what has arrived."""
+    """Walk all chains at once: every round announces each chain's next read, then goes on with what has
+    arrived."""
     rates = {}
     for threads in CHAIN_THREADS:
         started, reads = time.perf_counter(), len(walks) * _TRIED_ROUNDS
@@ -287,7 +296,9 @@ def _run(
     if len(parts) < 2:
         return _interleave(source, walks, rounds)
     with ThreadPoolExecutor(len(parts)) as pool:
-        return [walk for left in pool.map(lambda part: _interleave(source, part, rounds), parts) for walk in left]
+        return [
+            walk for left in pool.map(lambda part: _interleave(source, part, rounds), parts) for walk in left
+        ]
 
 
 def _interleave(

@@ -1,4 +1,5 @@
-"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) turned into name, offset and size."""
+"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) turned into name, offset and
+size."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ MAX_EXTENDED_BYTES = 1 << 26
 MAX_BODY_BYTES = 1 << 62
 """A member above this is damage too: where it ends is no address (base-256 fields hold up to 88 bits)."""
 
-# Kinds of members. Those up to SYMLINK have bytes to read; the others are kept with the reason why they have none.
+# Kinds of members. Those up to SYMLINK have bytes to read; the others are kept with the reason why they have
+# none.
 FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
 MISSING = 255
 KIND_REASONS = {
@@ -61,7 +63,8 @@ class CutBody(OddHeader):
 
 @dataclass(slots=True)
 class Group:
-    """One member: `name` and `link` as raw bytes, `offset` and `size` of its bytes, `after` the next group's offset."""
+    """One member: `name` and `link` as raw bytes, `offset` and `size` of its bytes, `after` the next group's
+    offset."""
 
     kind: int
     name: bytes
@@ -103,7 +106,8 @@ def checksum_matches(block: bytes) -> bool:
     """
     field = block[148:156]
     recorded = number(field)
-    # The low half of adler32 is 1 + the sum of the bytes, where that is below 65521: most often this is enough.
+    # The low half of adler32 is 1 + the sum of the bytes, where that is below 65521: most often this is
+    # enough.
     if (adler32(block) & 0xFFFF) - 1 - sum(field) + 8 * 32 == recorded:
         return True
     unsigned = sum(block) - sum(block[148:156]) + 8 * 32
@@ -124,11 +128,12 @@ def rounded(size: int) -> int:
 
 
 def read_group(fetch: Fetch, start: int, total: int, shared: dict[bytes, bytes]) -> tuple[Group | None, int]:
-    """Read the member whose header group starts at `start`; `fetch(offset, size)` returns fewer bytes only at the end.
+    """Read the member whose header group starts at `start`; `fetch(offset, size)` returns fewer bytes only at
+    the end.
 
-    Returns the member, or None where only a global PAX header stood there, and the offset of the next group. `shared`
-    holds the global PAX records which matter and is updated. `total` is the size of the file in bytes.
-    Raises OddHeader.
+    Returns the member, or None where only a global PAX header stood there, and the offset of the next group.
+    `shared` holds the global PAX records which matter and is updated. `total` is the size of the file in
+    bytes. Raises OddHeader.
     """
     position, extended = start, _Extended()
     while True:
@@ -140,7 +145,9 @@ def read_group(fetch: Fetch, start: int, total: int, shared: dict[bytes, bytes])
                 if position > start:
                     raise BadHeader(start, "an extended header without a member after it")
                 raise ZeroBlock(start, "a block of zeros")
-            raise BadHeader(start, "bad checksum of a header" if position == start else "bad checksum after a header")
+            raise BadHeader(
+                start, "bad checksum of a header" if position == start else "bad checksum after a header"
+            )
         typeflag = block[156:157]
         if typeflag not in b"LKxXg":
             return _member(fetch, block, position, start, total, extended, shared)
@@ -175,7 +182,8 @@ def _text(raw: bytes) -> bytes:
 
 
 def _records(payload: bytes, start: int) -> dict[bytes, bytes]:
-    """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as it was written."""
+    """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as it was
+    written."""
     records: dict[bytes, bytes] = {}
     at = 0
     while match := _RECORD.match(payload, at):
@@ -188,7 +196,13 @@ def _records(payload: bytes, start: int) -> dict[bytes, bytes]:
 
 
 def _member(
-    fetch: Fetch, block: bytes, at: int, start: int, total: int, extended: _Extended, shared: dict[bytes, bytes]
+    fetch: Fetch,
+    block: bytes,
+    at: int,
+    start: int,
+    total: int,
+    extended: _Extended,
+    shared: dict[bytes, bytes],
 ) -> tuple[Group, int]:
     typeflag, magic = block[156:157], block[257:265]
     name, link = _text(block[:100]), _text(block[157:257]) if typeflag in b"12" else b""
@@ -247,8 +261,9 @@ def _member(
 def _has_body(fetch: Fetch, data: int, size: int, total: int) -> bool:
     """Whether the `size` bytes which a directory or a link speaks of are there.
 
-    Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o linkdata and old ones
-    write them. As libarchive does: not where a header follows at once; and only where one follows behind them.
+    Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o linkdata and old
+    ones write them. As libarchive does: not where a header follows at once; and only where one follows behind
+    them.
     """
     behind = data + rounded(size)
     if behind > total or not fetch(data, BLOCK).strip(b"\0") or is_header(fetch(data, BLOCK)):

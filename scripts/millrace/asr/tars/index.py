@@ -1,4 +1,5 @@
-"""The index of a partition of tars as one parquet file: a row per member, and what every tar was like when scanned."""
+"""The index of a partition of tars as one parquet file: a row per member, and what every tar was like when
+scanned."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.asr.loading.reader import REBUILD
 from millrace.asr.tars.chain import HeaderFile
 from millrace.asr.tars.header import KIND_REASONS, MISSING, SYMLINK
+from millrace.asr.tars.paths import REBUILD
 from millrace.asr.tars.scan import FAILED, PARTIAL, TarScan, bare_name, digest
 from millrace.common.atomic import replacing
 from millrace.common.errors import MillraceError
@@ -43,7 +44,8 @@ _ENCODINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarRecord:
-    """One tar as it was when scanned: `size` in bytes, `digest` of its first, last member's and last block."""
+    """One tar as it was when scanned: `size` in bytes, `digest` of its first, last member's and last
+    block."""
 
     path: str
     size: int
@@ -73,8 +75,9 @@ class TarRecord:
 class Members:
     """The members of one tar in its order, as parallel arrays.
 
-    `raw_names` (binary) have no `./` prefix; `offsets` and `sizes` are int64 bytes, -1 and 0 where there is nothing to
-    read; `kinds` (uint8, see tar_header) says why; `recovered` (bool) marks what was found after damage.
+    `raw_names` (binary) have no `./` prefix; `offsets` and `sizes` are int64 bytes, -1 and 0 where there is
+    nothing to read; `kinds` (uint8, see tar_header) says why; `recovered` (bool) marks what was found after
+    damage.
     """
 
     raw_names: pa.BinaryArray
@@ -185,24 +188,34 @@ class TarIndex:
             start = int(self._ends[groups[0] - 1]) if groups[0] else 0
             table = self._cached[1].slice(low - start, high - low)
         table = table.combine_chunks()
-        columns = {name: table[name].combine_chunks() for name in ("name", "offset", "size", "kind", "recovered")}
+        columns = {
+            name: table[name].combine_chunks() for name in ("name", "offset", "size", "kind", "recovered")
+        }
         return Members(
-            *(array if name == "name" else array.to_numpy(zero_copy_only=False) for name, array in columns.items())
+            *(
+                array if name == "name" else array.to_numpy(zero_copy_only=False)
+                for name, array in columns.items()
+            )
         )
 
     def lookup(
         self, tar_path: str | os.PathLike, names: Sequence[str | bytes] | pa.Array | pa.ChunkedArray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Offsets, sizes (int64) and kinds (uint8) of the named members, with or without `./`; of duplicates the last.
+        """Offsets, sizes (int64) and kinds (uint8) of the named members, with or without `./`; of duplicates
+        the last.
 
-        What has no bytes to read has offset -1, size 0 and a kind above SYMLINK (MISSING where there is no such
-        member); `reason_of` says it in words.
+        What has no bytes to read has offset -1, size 0 and a kind above SYMLINK (MISSING where there is no
+        such member); `reason_of` says it in words.
         """
         members = self.members(tar_path)
         wanted = _raw(names)
         # index_in finds the first of equal values: reversed, that is the last in the tar.
         found = pc.index_in(wanted, value_set=members.raw_names.take(pa.array(np.arange(len(members))[::-1])))
-        rows = len(members) - 1 - pc.fill_null(found, len(members)).to_numpy(zero_copy_only=False).astype(np.int64)
+        rows = (
+            len(members)
+            - 1
+            - pc.fill_null(found, len(members)).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
         known = rows >= 0
         offsets, sizes = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int64)
         kinds = np.full(len(rows), MISSING, np.uint8)
@@ -221,14 +234,17 @@ def reason_of(kind: int) -> str:
 
 
 def check_unchanged(tar_path: str | os.PathLike, recorded: TarRecord) -> None:
-    """Raise MillraceError where size, modification time or digest of the tar differ from the record of its scan."""
+    """Raise MillraceError where size, modification time or digest of the tar differ from the record of its
+    scan."""
     where = os.fspath(tar_path)
     try:
         now = os.stat(tar_path)
         if recorded.failed:
             problem = f"the tar could not be indexed ({recorded.status}: {recorded.reason})"
         elif now.st_size != recorded.size:
-            problem = f"the tar has changed since it was indexed: {recorded.size:,} bytes then, {now.st_size:,} now"
+            problem = (
+                f"the tar has changed since it was indexed: {recorded.size:,} bytes then, {now.st_size:,} now"
+            )
         elif now.st_mtime_ns != recorded.mtime_ns:
             problem = "the tar has changed since it was indexed: its modification time is another"
         else:

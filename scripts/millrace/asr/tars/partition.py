@@ -1,4 +1,5 @@
-"""A partition of tars: which tars it names, their scans with several threads, and the report of how that went."""
+"""A partition of tars: which tars it names, their scans with several threads, and the report of how that
+went."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ import orjson
 
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.tars.header import CUT, DIRECTORY, KIND_REASONS, SYMLINK
-from millrace.asr.tars.scan import TarScan, scan
 from millrace.asr.tars.index import TarRecord
+from millrace.asr.tars.scan import TarScan, scan
 from millrace.common import cli
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
@@ -97,7 +98,8 @@ def scan_all(tars: Iterable[str], threads: int, chains: int) -> Iterator[TarScan
 
 
 class ScanLog:
-    """Counts while scans pass by: progress, members by kind, and a line for every tar that is not simply right."""
+    """Counts while scans pass by: progress, members by kind, and a line for every tar that is not simply
+    right."""
 
     def __init__(self, partition: TarPartition) -> None:
         self.partition = partition
@@ -112,11 +114,17 @@ class ScanLog:
                 expected = self.partition.expected.get(found.path)
                 if expected and found.size >= 0 and expected != (found.size, found.mtime_ns):
                     self.stale.append(found.path)
-                    cli.log.warning("%s: has changed since the workflow was parsed; indexed as it is now", found.path)
+                    cli.log.warning(
+                        "%s: has changed since the workflow was parsed; indexed as it is now", found.path
+                    )
                 if found.reason:
-                    level = logging.INFO if found.status in ("ok", "unterminated", "empty") else logging.WARNING
+                    level = (
+                        logging.INFO if found.status in ("ok", "unterminated", "empty") else logging.WARNING
+                    )
                     cli.log.log(level, "%s: %s: %s", found.path, found.status, found.reason)
-                progress.advance(1, errors=int(found.status not in ("ok", "concatenated", "unterminated", "empty")))
+                progress.advance(
+                    1, errors=int(found.status not in ("ok", "concatenated", "unterminated", "empty"))
+                )
                 yield found
 
     def report(self, records: list[TarRecord]) -> dict:
@@ -125,12 +133,16 @@ class ScanLog:
         tars = Ledger("build_tar_indices", self.partition.id, "tar", rows_in=len(self.partition.tars))
         tars.rejected.update(record.status for record in records if record.failed)
         tars.rows_out = sum(not record.failed for record in records)
-        tars.warnings.update(record.status for record in records if not record.failed and record.status != "ok")
+        tars.warnings.update(
+            record.status for record in records if not record.failed and record.status != "ok"
+        )
         if self.stale:
             tars.warnings["changed_since_parsed"] = len(self.stale)
         members = Ledger("build_tar_indices", self.partition.id, "member", rows_in=sum(self.kinds.values()))
         members.rows_out = sum(count for kind, count in self.kinds.items() if kind <= SYMLINK)
-        members.rejected.update({_REJECTS[kind]: count for kind, count in self.kinds.items() if kind > SYMLINK})
+        members.rejected.update(
+            {_REJECTS[kind]: count for kind, count in self.kinds.items() if kind > SYMLINK}
+        )
         for name in ("duplicates", "recovered"):
             if count := sum(getattr(record, name) for record in records):
                 members.warnings[name] = count

@@ -1,8 +1,7 @@
-"""Where every member of a tar lies: the tar is scanned by its headers only, with several chains of headers at once."""
+"""Where every member of a tar lies: the tar is scanned by its headers only, with several chains of headers at
+once."""
 
 from __future__ import annotations
-
-
 
 import hashlib
 import os
@@ -15,16 +14,19 @@ import numpy as np
 
 from millrace.asr.tars import chain as chain_walk
 from millrace.asr.tars.chain import BLOCK, Chain, HeaderFile, ustar_header
-from millrace.asr.tars.header import FILE, SYMLINK, CutBody, CutHeader, OddHeader, ZeroBlock, is_header, number, rounded
-
-
-
-import os
-
-import numpy as np
-
-from millrace.asr.tars.header import BROKEN_LINK, FILE, HARD_LINK, SYMLINK
-
+from millrace.asr.tars.header import (
+    BROKEN_LINK,
+    FILE,
+    HARD_LINK,
+    SYMLINK,
+    CutBody,
+    CutHeader,
+    OddHeader,
+    ZeroBlock,
+    is_header,
+    number,
+    rounded,
+)
 
 CHAINS = 32
 """Chains of headers walked at once inside one tar: about the queue depth at which storage reads fastest."""
@@ -54,9 +56,10 @@ _PREFIX = re.compile(rb"(?:\./+)+")
 class TarScan:
     """What a scan found. The arrays are parallel and in the order of the tar, one row per member.
 
-    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 where the member has
-    no bytes to read, and those of the target for a link; `kinds` (uint8) says what it is (tar_header.FILE ...);
-    `recovered` (bool) marks what was found after damage. `status` is one word, `reason` what a person should know.
+    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 where the
+    member has no bytes to read, and those of the target for a link; `kinds` (uint8) says what it is
+    (tar_header.FILE ...); `recovered` (bool) marks what was found after damage. `status` is one word,
+    `reason` what a person should know.
     """
 
     path: str
@@ -77,7 +80,8 @@ class TarScan:
 
 
 def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
-    """Find all members of the tar at `path`, with up to `chains` chains at once. Does not raise: see `status`."""
+    """Find all members of the tar at `path`, with up to `chains` chains at once. Does not raise: see
+    `status`."""
     result = TarScan(os.fspath(path))
     try:
         before = os.stat(path)
@@ -107,7 +111,9 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
 def digest(source: HeaderFile, last_header: int) -> str:
     """sha256 over the first block, the last member's first header block, and the last block of the file."""
     tail = max(source.total - BLOCK, 0)
-    return hashlib.sha256(b"".join(source.pread(BLOCK, offset) for offset in (0, last_header, tail))).hexdigest()
+    return hashlib.sha256(
+        b"".join(source.pread(BLOCK, offset) for offset in (0, last_header, tail))
+    ).hexdigest()
 
 
 def bare_name(name: bytes) -> bytes:
@@ -118,7 +124,8 @@ def bare_name(name: bytes) -> bytes:
 
 
 class _Assembly:
-    """The chains of one tar, joined where they land on each other, and what stands at the odd places between them."""
+    """The chains of one tar, joined where they land on each other, and what stands at the odd places between
+    them."""
 
     def __init__(self, source: HeaderFile, result: TarScan) -> None:
         self.source, self.result = source, result
@@ -145,7 +152,8 @@ class _Assembly:
             elif position >= self.source.total:
                 self._end(position)
                 break
-            # The landing check: a chain counts only from a header on which the walk from the file's beginning lands.
+            # The landing check: a chain counts only from a header on which the walk from the file's beginning
+            # lands.
             while waiting and (not waiting[0].starts or waiting[0].starts[-1] < position):
                 waiting.pop(0)
             row = waiting[0].row_of(position) if waiting else None
@@ -210,7 +218,9 @@ class _Assembly:
                 return after
             found = self._next_header(after)
             if found is None:
-                self._note("ok", f"{self.source.total - after:,} bytes after the end of the archive are no tar")
+                self._note(
+                    "ok", f"{self.source.total - after:,} bytes after the end of the archive are no tar"
+                )
                 return None
             self._note("damaged", f"no header at byte {position:,} but zeros and data")
         else:
@@ -218,7 +228,8 @@ class _Assembly:
                 kind = next((name for magic, name in _MAGICS.items() if self._head().startswith(magic)), None)
                 if kind:
                     self._note(
-                        "compressed", f"compressed with {kind}: unpack it, only a plain tar can be read by address"
+                        "compressed",
+                        f"compressed with {kind}: unpack it, only a plain tar can be read by address",
                     )
                     return None
             found = self._after_damage(position)
@@ -260,7 +271,8 @@ class _Assembly:
         return None
 
     def _after_damage(self, position: int) -> int | None:
-        """Where the body behind a damaged header ends, where it is itself a tar: its headers are not this tar's.
+        """Where the body behind a damaged header ends, where it is itself a tar: its headers are not this
+        tar's.
 
         None where it is no tar, or where the damaged header's size leads neither to a header nor to the end.
         """
@@ -274,13 +286,16 @@ class _Assembly:
         return None
 
     def _next_header(self, position: int, most: int = 0) -> int | None:
-        """The next header after damage: one with `ustar`, or an old one which leads to another or to the end."""
+        """The next header after damage: one with `ustar`, or an old one which leads to another or to the
+        end."""
         end = min(self.source.total, position + most) if most else self.source.total
         while position < end:
             window = self.source.pread(_CHUNK, position)
             at = ustar_header(window)
             for old in range(0, (len(window) if at is None else at) - BLOCK + 1, BLOCK):
-                if window[old + 148 : old + 154].strip(b" \0").isdigit() and is_header(window[old : old + BLOCK]):
+                if window[old + 148 : old + 154].strip(b" \0").isdigit() and is_header(
+                    window[old : old + BLOCK]
+                ):
                     walk = Chain(self.source, position + old, position + old + 1, {}).run()
                     if walk.starts and self._leads_on(walk.position):
                         return position + old
@@ -322,11 +337,15 @@ _COUNTED = {
 }
 
 
-
 def resolve_links(
-    names: list[bytes], offsets: np.ndarray, sizes: np.ndarray, kinds: np.ndarray, odd: dict[int, tuple[int, bytes]]
+    names: list[bytes],
+    offsets: np.ndarray,
+    sizes: np.ndarray,
+    kinds: np.ndarray,
+    odd: dict[int, tuple[int, bytes]],
 ) -> None:
-    """Fill in, in place, the rows in `odd` (row -> (kind, link)): links get their target's bytes, the others none."""
+    """Fill in, in place, the rows in `odd` (row -> (kind, link)): links get their target's bytes, the others
+    none."""
     for row, (kind, _link) in odd.items():
         kinds[row], offsets[row], sizes[row] = kind, -1, 0
     links = {row: entry for row, entry in odd.items() if entry[0] in (HARD_LINK, SYMLINK)}

@@ -1,4 +1,5 @@
-"""Old against new: what the runs of the naive pipeline, of ours, and of a loader that costs nothing have to say."""
+"""Old against new: what the runs of the naive pipeline, of ours, and of a loader that costs nothing have to
+say."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of one or several runs: `value` is the median over runs of each whole run; low to high the range.
+    """A figure of one or several runs: `value` is the median over runs of each whole run; low to high the
+    range.
 
     With one run, the range (and `window_median`) is that of the lines of its log, of whole runs otherwise.
     """
@@ -71,7 +73,13 @@ def _padding(unit: str) -> Measure:
 
 
 MEASURES = (
-    Measure("samples", "Samples/s", "rate", lambda run: run.rate("samples"), lambda run: run.window_rates("samples")),
+    Measure(
+        "samples",
+        "Samples/s",
+        "rate",
+        lambda run: run.rate("samples"),
+        lambda run: run.window_rates("samples"),
+    ),
     Measure(
         "audio_seconds",
         "Audio-s/s",
@@ -126,7 +134,9 @@ class Throughput:
         """Read the runs of every role; there must be one of `bench`. Raises MillraceError."""
         found = cls(**{role: [Run.read(_folder(name)) for name in named] for role, named in folders.items()})
         if not found.bench:
-            raise MillraceError("there is no run of our own pipeline to report", remedy="Name one with --bench")
+            raise MillraceError(
+                "there is no run of our own pipeline to report", remedy="Name one with --bench"
+            )
         found.buckets = _buckets(bucket_config, found.bench) if bucket_config else []
         return found
 
@@ -165,13 +175,16 @@ class Throughput:
         return self.ratio("audio_seconds", over="bench", of="ideal")
 
     def differences(self) -> list[str]:
-        """What keeps baseline and ours from being compared: another machine, model, precision, number of steps."""
+        """What keeps baseline and ours from being compared: another machine, model, precision, number of
+        steps."""
         if not self.baseline:
             return []
         found = []
         ours, others = self.bench[0], [*self.baseline, *self.bench[1:], *self.ideal]
         for other in others:
-            pairs = [(name, ours.machine.get(name), other.machine.get(name)) for name in ("device", "cpu", "cores")]
+            pairs = [
+                (name, ours.machine.get(name), other.machine.get(name)) for name in ("device", "cpu", "cores")
+            ]
             pairs += [(name, ours.facts.get(name), other.facts.get(name)) for name in _SHARED]
             pairs.append(("ranks", ours.world_size, other.world_size))
             for name, one, two in pairs:
@@ -183,9 +196,13 @@ class Throughput:
 def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:
     try:
         named = jsonl.read(config)["buckets"]
-        buckets = [Bucket(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in named]
+        buckets = [
+            Bucket(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in named
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MillraceError(f"not a bucket configuration ({error!r})", str(config), "Run snakemake asr_data") from None
+        raise MillraceError(
+            f"not a bucket configuration ({error!r})", str(config), "Run snakemake asr_data"
+        ) from None
     for bucket in buckets:
         _measure(bucket, runs)
     return buckets

@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millrace.asr.throughput.run import Run, first_quarter, last_quarter
 from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Figure, Throughput
+from millrace.asr.throughput.run import Run, first_quarter, last_quarter
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
 STEPS = 200
@@ -41,7 +41,9 @@ def criteria(found: Throughput) -> list[Criterion]:
     return [
         _faster(found, seed, 2.4),
         _share(seed, "GPU use", "above 85 %", gpu, lambda value: value > 0.85, no_gpu),
-        _share(seed, "Padding (seconds of audio)", "below 20 %", padding, lambda value: value < 0.2, "no counts"),
+        _share(
+            seed, "Padding (seconds of audio)", "below 20 %", padding, lambda value: value < 0.2, "no counts"
+        ),
         _stable(found, seed),
         _covered(found, seed),
         _proportional(found, seed),
@@ -49,7 +51,9 @@ def criteria(found: Throughput) -> list[Criterion]:
         _comparable(found, seed),
         _faster(found, own, 3.0),
         _share(own, "GPU use", "above 90 %", gpu, lambda value: value > 0.9, no_gpu),
-        _share(own, "Waiting for data", "below 5 % of the time", wait, lambda value: value < 0.05, "no times"),
+        _share(
+            own, "Waiting for data", "below 5 % of the time", wait, lambda value: value < 0.05, "no times"
+        ),
     ]
 
 
@@ -66,9 +70,7 @@ def _faster(found: Throughput, group: str, bar: float) -> Criterion:
         return Criterion(group, name, told, UNKNOWN, f"{ratio:.2f} times, but {differences[0]}", ratio)
     headroom = found.headroom()
     if headroom is not None and headroom < _QUIET:
-        busy = (
-            f"the ideal loader reached {headroom:.2f} times Millrace's audio-s/s: the machine was busy with other work"
-        )
+        busy = f"the ideal loader reached {headroom:.2f} times Millrace's audio-s/s: the machine was busy with other work"
         return Criterion(group, name, told, UNKNOWN, f"{ratio:.2f} times, but {busy}", ratio)
     new, old = (found.figure(role, _measure("samples")).value for role in ("bench", "baseline"))
     figure = f"{ratio:.2f} times: {rate(new)} against {rate(old)} samples/s"
@@ -87,7 +89,11 @@ def _share(group: str, name: str, bar: str, figure: Figure | None, passes: Any, 
 def _stable(found: Throughput, group: str) -> Criterion:
     name, bar = "Stability", f"{STEPS} steps without running out of memory, a hang or a stop"
     runs = [*found.bench, *found.check]
-    broken = [(run.name, run.done_steps, run.failed or "did not come to its end") for run in runs if not run.finished]
+    broken = [
+        (run.name, run.done_steps, run.failed or "did not come to its end")
+        for run in runs
+        if not run.finished
+    ]
     if broken:
         run, steps, why = broken[0]
         return Criterion(group, name, bar, FAIL, f"{run} after {steps} steps: {why}", float(steps))
@@ -108,16 +114,23 @@ def _covered(found: Throughput, group: str) -> Criterion:
     missed = [bucket for bucket in holding if bucket.name not in seen]
     batches = max(sum(step.get("batches", 1) for step in run.steps) for run in runs)
     hours = math.fsum(bucket.hours for bucket in holding)
-    due = [bucket for bucket in missed if bucket.hours / hours * batches >= _EXPECTED_BATCHES] if hours else missed
+    due = (
+        [bucket for bucket in missed if bucket.hours / hours * batches >= _EXPECTED_BATCHES]
+        if hours
+        else missed
+    )
     figure = f"{len(holding) - len(missed)} of {len(holding)}"
     if missed:
-        names = ", ".join(f"{bucket.name} ({percent(bucket.hours / hours)} of the hours)" for bucket in missed)
+        names = ", ".join(
+            f"{bucket.name} ({percent(bucket.hours / hours)} of the hours)" for bucket in missed
+        )
         figure += f"; not in {batches} batches: {names}"
     return Criterion(group, name, bar, FAIL if due else PASS, figure, float(len(holding) - len(missed)))
 
 
 def _proportional(found: Throughput, group: str) -> Criterion:
-    """Each bucket's share of the audio within three standard deviations (and one batch) of its share of the hours."""
+    """Each bucket's share of the audio within three standard deviations (and one batch) of its share of the
+    hours."""
     name, bar = "Buckets in proportion to hours", "each within three standard deviations of random batches"
     run = max((run for run in found.bench if run.steps), key=lambda run: len(run.steps), default=None)
     hours = math.fsum(bucket.hours for bucket in found.buckets)
@@ -130,7 +143,9 @@ def _proportional(found: Throughput, group: str) -> Criterion:
         for bucket in found.buckets
     }
     worst, (gap, due) = max(off.items(), key=lambda pair: (abs(pair[1][0]), pair[0]))
-    fits = all(abs(gap) <= 3 * math.sqrt(due * (1 - due) / batches) + 1 / batches + 1e-9 for gap, due in off.values())
+    fits = all(
+        abs(gap) <= 3 * math.sqrt(due * (1 - due) / batches) + 1 / batches + 1e-9 for gap, due in off.values()
+    )
     figure = f"largest gap {worst}: {percent(due + gap)} of the audio, {percent(due)} of the hours"
     return Criterion(group, name, bar, PASS if fits else FAIL, figure, abs(gap))
 
@@ -156,7 +171,10 @@ def _falls(found: Throughput, group: str) -> Criterion:
 
 
 def _comparable(found: Throughput, group: str) -> Criterion:
-    name, bar = "Loss against the naive pipeline", f"at most {100 * (COMPARABLE - 1):.0f} % above, after as many steps"
+    name, bar = (
+        "Loss against the naive pipeline",
+        f"at most {100 * (COMPARABLE - 1):.0f} % above, after as many steps",
+    )
     if not found.baseline:
         return Criterion(group, name, bar, UNKNOWN, "no run of the naive pipeline")
     new, old = found.bench[0], found.baseline[0]
@@ -196,7 +214,11 @@ def result(found: Throughput, judged: list[Criterion]) -> dict[str, Any]:
             **{role: figure.as_dict() if figure else None for role, figure in figures.items()},
             "ratio": found.ratio(measure.key),
         }
-    runs = [(role, run) for role in ("baseline", "bench", "ideal", "check", "profile") for run in getattr(found, role)]
+    runs = [
+        (role, run)
+        for role in ("baseline", "bench", "ideal", "check", "profile")
+        for run in getattr(found, role)
+    ]
     return {
         "machine": found.bench[0].machine,
         "differences": found.differences(),

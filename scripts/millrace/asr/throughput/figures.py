@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millrace.asr.throughput.run import PHASES, UNITS
 from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Bucket, Figure, Throughput
 from millrace.asr.throughput.criteria import rate
+from millrace.asr.throughput.run import PHASES, UNITS
 from millrace.common.report import figures
 from millrace.common.report.figures import PALETTE, REST, Sheet, human_bytes, human_count, human_share
 
@@ -40,7 +40,9 @@ _PITCH = 0.3
 
 def comparison(found: Throughput) -> str:
     """Rates, padding and use of the machine, one bar for each kind of loader; hairlines are ranges."""
-    title = "Training throughput: naive pipeline against Millrace" if found.baseline else "Training throughput"
+    title = (
+        "Training throughput: naive pipeline against Millrace" if found.baseline else "Training throughput"
+    )
     ratio, measures = found.ratio("samples"), {measure.key: measure for measure in MEASURES}
     subtitle = f"{ratio:.2f} times the samples/s" if ratio else "no run of the naive pipeline to compare with"
     subtitle += f", on {found.device if found.on_gpu else 'the CPU'}"
@@ -84,17 +86,26 @@ def _share(value: float) -> str:
     return human_share(value, 1)
 
 
-def _bars(axes: Any, bars: Sequence[tuple[str, str, Figure]], shown: Callable[[float], str], scale: float) -> None:
+def _bars(
+    axes: Any, bars: Sequence[tuple[str, str, Figure]], shown: Callable[[float], str], scale: float
+) -> None:
     lengths = [figure.value * scale for _, _, figure in bars]
     colours = [ROLE_COLOURS[role] for _, role, _ in bars]
     axes.barh(range(len(bars)), lengths, height=0.66, color=colours)
     longest = max([*lengths, *(figure.high * scale for *_, figure in bars)]) or 1.0
     for place, (_, _, figure) in enumerate(bars):
         if figure.high > figure.low:
-            axes.plot([figure.low * scale, figure.high * scale], [place, place], color=figures.INK, linewidth=1.1)
+            axes.plot(
+                [figure.low * scale, figure.high * scale], [place, place], color=figures.INK, linewidth=1.1
+            )
         end = max(figure.value, figure.high) * scale
         axes.annotate(
-            shown(figure.value), (end, place), (5, 0), textcoords="offset points", va="center_baseline", fontsize=9
+            shown(figure.value),
+            (end, place),
+            (5, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            fontsize=9,
         )
     axes.set_yticks(range(len(bars)), [figures.label(name) for name, *_ in bars], va="center_baseline")
     axes.set_ylim(len(bars) - 0.4, -0.6)
@@ -111,7 +122,9 @@ def phases(found: Throughput) -> str:
     bars = [(role, name, found.figure(role, audio)) for role, name in found.role_names]
     bars = [(role, name, 3600 / figure.value) for role, name, figure in bars if figure and figure.value > 0]
     clock = "of the GPU" if found.on_gpu else "wall clock"
-    subtitle = f"Seconds of training ({clock}) by phase; shorter is faster. At the end: the share spent on data"
+    subtitle = (
+        f"Seconds of training ({clock}) by phase; shorter is faster. At the end: the share spent on data"
+    )
     shares = {role: found.shares(role) for role, *_ in bars}
     used = [name for name in PHASES if any(shares[role][name] >= 0.0005 for role in shares)]
     legend = [(PHASE_NAMES[name], PHASE_COLOURS[name]) for name in used]
@@ -122,7 +135,9 @@ def phases(found: Throughput) -> str:
             sheet.text(0.15, 0.88, "The runs say nothing of seconds of audio.")
             return figures.svg(sheet.figure, title, subtitle)
         waits = [shares[role]["decode"] + shares[role]["data_wait"] for role, *_ in bars]
-        totals = [f"{rate(total)} s, {_share(wait)} data" for (*_, total), wait in zip(bars, waits, strict=True)]
+        totals = [
+            f"{rate(total)} s, {_share(wait)} data" for (*_, total), wait in zip(bars, waits, strict=True)
+        ]
         top = 0.75 + figures.legend_height(legend, WIDTH - 0.3)
         left = 0.3 + max(figures.text_width(name) for _, name, _ in bars)
         right = 0.3 + max(figures.text_width(total) for total in totals)
@@ -131,7 +146,9 @@ def phases(found: Throughput) -> str:
         sheet.heading(title, subtitle)
         sheet.legend(0.15, 0.68, legend)
         axes = sheet.axes(left, top + 0.08, WIDTH - left - right, height)
-        series = [(PHASE_COLOURS[name], [total * shares[role][name] for role, _, total in bars]) for name in used]
+        series = [
+            (PHASE_COLOURS[name], [total * shares[role][name] for role, _, total in bars]) for name in used
+        ]
         figures.stacked_bars(axes, series, [name for _, name, _ in bars], totals)
         figures.count_axis(axes.xaxis, whole=False)
         axes.set_xlabel("Seconds for an hour of audio", loc="left")
@@ -139,7 +156,8 @@ def phases(found: Throughput) -> str:
 
 
 def buckets(found: Throughput) -> str:
-    """Step time, batch and memory of every bucket, and its share of the audio against its share of the hours."""
+    """Step time, batch and memory of every bucket, and its share of the audio against its share of the
+    hours."""
     title, subtitle = (
         "Steps by bucket",
         "Median of our steps in each bucket; hairlines from the smallest to the largest",
@@ -158,7 +176,9 @@ def buckets(found: Throughput) -> str:
         left = 0.3 + max(figures.text_width(figures.shorten(bucket.name, 1.6)) for bucket in shown)
         sheet = Sheet.new(WIDTH, 0.75 + 0.25 + height + 0.6)
         sheet.heading(title, subtitle)
-        short = max(bucket.seconds.high for bucket in shown if bucket.seconds) < 2 if _any_steps(shown) else False
+        short = (
+            max(bucket.seconds.high for bucket in shown if bucket.seconds) < 2 if _any_steps(shown) else False
+        )
         scale, unit = (1000, "ms") if short else (1, "s")
         memory = max((bucket.peak_memory or 0 for bucket in shown), default=0)
         panels = (
@@ -188,7 +208,9 @@ def _range(figure: Figure | None, scale: float) -> tuple[float, float, float] | 
     return (figure.value * scale, figure.low * scale, figure.high * scale) if figure else None
 
 
-def _bucket_bars(axes: Any, shown: Sequence[Bucket], of: Callable, text: Callable[[float], str], named: bool) -> None:
+def _bucket_bars(
+    axes: Any, shown: Sequence[Bucket], of: Callable, text: Callable[[float], str], named: bool
+) -> None:
     found = [of(bucket) for bucket in shown]
     lengths = [values[0] if values else 0.0 for values in found]
     axes.barh(range(len(shown)), lengths, height=0.66, color=PALETTE[0])
@@ -197,7 +219,9 @@ def _bucket_bars(axes: Any, shown: Sequence[Bucket], of: Callable, text: Callabl
         if values and values[2] > values[1]:
             axes.plot(values[1:], [place, place], color=figures.INK, linewidth=1.1)
         note = text(values[0]) if values else "–"
-        axes.annotate(note, (end, place), (4, 0), textcoords="offset points", va="center_baseline", fontsize=8.5)
+        axes.annotate(
+            note, (end, place), (4, 0), textcoords="offset points", va="center_baseline", fontsize=8.5
+        )
     _finish(axes, shown, max((values[2] for values in found if values), default=1.0), named)
 
 

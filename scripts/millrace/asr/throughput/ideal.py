@@ -1,4 +1,5 @@
-"""A loader that costs nothing: batches made once, kept in memory, given again and again. What is left is the model."""
+"""A loader that costs nothing: batches made once, kept in memory, given again and again. What is left is the
+model."""
 
 from __future__ import annotations
 
@@ -15,17 +16,22 @@ CACHE_BATCHES = 64
 
 
 class IdealLoader:
-    """Yields as many batches as `inner` has, all of them copies of the first `cache_batches` of it, in their order.
+    """Yields as many batches as `inner` has, all of them copies of the first `cache_batches` of it, in their
+    order.
 
-    The cache is filled before the first batch is given (once; later passes use it too), with memory of its own, so
-    that no worker waits for a slot to become free. Batches are millrace.asr.loading.collate.Batch or anything with `audio` or
-    `tensors` whose `to` returns the batch. Their samples are trained on several times: a run with this loader measures
-    time, and its model is for nothing. `len` is that of `inner`.
+    The cache is filled before the first batch is given (once; later passes use it too), with memory of its
+    own, so that no worker waits for a slot to become free. Batches are millrace.asr.loading.collate.Batch or
+    anything with `audio` or `tensors` whose `to` returns the batch. Their samples are trained on several
+    times: a run with this loader measures time, and its model is for nothing. `len` is that of `inner`.
     """
 
-    def __init__(self, inner: Iterable[Any], cache_batches: int = CACHE_BATCHES, length: int | None = None) -> None:
+    def __init__(
+        self, inner: Iterable[Any], cache_batches: int = CACHE_BATCHES, length: int | None = None
+    ) -> None:
         if cache_batches < 1:
-            raise MillraceError(f"cache_batches must be at least 1, not {cache_batches}", where="ideal loader")
+            raise MillraceError(
+                f"cache_batches must be at least 1, not {cache_batches}", where="ideal loader"
+            )
         self.inner, self.cache_batches, self._length = inner, cache_batches, length
         self._cache: list[Any] = []
 
@@ -44,7 +50,9 @@ class IdealLoader:
         if count and not self._cache:
             raise MillraceError("the loader has no batch to keep", where="ideal loader")
         for place in range(count):
-            batch = copy.copy(self._cache[place % len(self._cache)])  # `to` and the loop change the batch in place
+            batch = copy.copy(
+                self._cache[place % len(self._cache)]
+            )  # `to` and the loop change the batch in place
             batch.step = first + place
             yield batch
 

@@ -1,9 +1,10 @@
-"""The naive pipeline, to measure ours against: random batches of a fixed size, tarfile, decoding in the collator.
+"""The naive pipeline, to measure ours against: random batches of a fixed size, tarfile, decoding in the
+collator.
 
-As fine-tuning scripts do it, and as the seed did before (its run E1): every tar is scanned when it is first opened,
-members go through `extractfile`, and the collator decodes them one by one in the training process. It is given what
-such a pipeline has in its favour: rows are shuffled within a buffer of rows of neighbouring tars, so that tars are
-scanned about once an epoch and not once a sample.
+As fine-tuning scripts do it, and as the seed did before (its run E1): every tar is scanned when it is first
+opened, members go through `extractfile`, and the collator decodes them one by one in the training process. It
+is given what such a pipeline has in its favour: rows are shuffled within a buffer of rows of neighbouring
+tars, so that tars are scanned about once an epoch and not once a sample.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import tarfile
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,19 +25,19 @@ import torch
 from millrace.asr.loading.batch_loader import BadSamples
 from millrace.asr.loading.collate import BadSample, Batch
 from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode
-from tests.bench.readers.peers import TarfileReader
 from millrace.asr.loading.row_table import Row, RowTable
-from millrace.common.training import seeding
 from millrace.common.errors import MillraceError
+from millrace.common.training import seeding
 
 SHUFFLE_ROWS = 10_000
 
 
 class BaselinePlan:
-    """Batches of `batch_size` random rows, the same number on every rank; rows that fill no whole step are dropped.
+    """Batches of `batch_size` random rows, the same number on every rank; rows that fill no whole step are
+    dropped.
 
-    The interface of plan.Plan. Tars come in random order, their rows shuffled within windows of `shuffle_rows`. Where
-    there are fewer rows than one step takes, that step has them all, and fillers.
+    The interface of plan.Plan. Tars come in random order, their rows shuffled within windows of
+    `shuffle_rows`. Where there are fewer rows than one step takes, that step has them all, and fillers.
     """
 
     def __init__(self, order: np.ndarray, batch_size: int, world_size: int) -> None:
@@ -54,7 +55,9 @@ class BaselinePlan:
     ) -> BaselinePlan:
         """The plan of an epoch, a function of these arguments alone."""
         if batch_size < 1 or world_size < 1 or shuffle_rows < 1:
-            raise MillraceError("batch_size, world_size and shuffle_rows must be at least 1", where="baseline")
+            raise MillraceError(
+                "batch_size, world_size and shuffle_rows must be at least 1", where="baseline"
+            )
         tars = _tars(table)
         draw = seeding.generator(seed, "baseline", epoch)
         place = draw.permutation(int(tars.max(initial=-1)) + 1)
@@ -86,9 +89,9 @@ class BaselinePlan:
 class BaselineLoader:
     """Iterates over the batches of a rank, at most `steps` of them; give it a `plan`, or what makes one.
 
-    The interface of BatchLoader: set `plan` and `start_step` between passes; `bad` counts what was left out. `spent`
-    sums the seconds of reading and decoding, which are part of what training waits for. Raises MillraceError above
-    `max_bad_fraction`.
+    The interface of BatchLoader: set `plan` and `start_step` between passes; `bad` counts what was left out.
+    `spent` sums the seconds of reading and decoding, which are part of what training waits for. Raises
+    MillraceError above `max_bad_fraction`.
     """
 
     def __init__(
@@ -191,17 +194,27 @@ class BaselineLoader:
 
 
 def soundfile_wave(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
-    """float32 (samples,) as the seed decodes: soundfile, channels averaged, other rates resampled. Raises DecodeError.
+    """float32 (samples,) as the seed decodes: soundfile, channels averaged, other rates resampled. Raises
+    DecodeError.
 
     What soundfile cannot read is left to our decoder.
     """
     try:
         with soundfile.SoundFile(io.BytesIO(raw)) as sound:
-            wave, rate, declared = sound.read(dtype="float32", always_2d=False), sound.samplerate, sound.frames
+            wave, rate, declared = (
+                sound.read(dtype="float32", always_2d=False),
+                sound.samplerate,
+                sound.frames,
+            )
             lossless = sound.format in {"FLAC", "WAV", "WAVEX", "AIFF"}
     except (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError):
         return decode(raw, sampling_rate)
-    if not len(wave) or (lossless and len(wave) < declared) or rate != sampling_rate or not np.isfinite(wave).all():
+    if (
+        not len(wave)
+        or (lossless and len(wave) < declared)
+        or rate != sampling_rate
+        or not np.isfinite(wave).all()
+    ):
         return decode(raw, sampling_rate)  # which resamples, or says what is wrong
     return np.ascontiguousarray(wave.mean(axis=1) if wave.ndim == 2 else wave, dtype=np.float32)
 
@@ -232,7 +245,9 @@ def _member_names(table: RowTable, rows: np.ndarray) -> pa.Array:
         names = parquet.schema_arrow.names
         column = next((name for name in ("tar_member_name", "member") if name in names), None)
         if column is None:
-            raise MillraceError("a bucket without member names", where=str(table.path), remedy="Build it again")
+            raise MillraceError(
+                "a bucket without member names", where=str(table.path), remedy="Build it again"
+            )
         start = first
         for group in range(parquet.num_row_groups):
             stop = start + parquet.metadata.row_group(group).num_rows
@@ -242,3 +257,21 @@ def _member_names(table: RowTable, rows: np.ndarray) -> pa.Array:
                 found.append(values.take(pa.array(rows[low:high] - start)).cast(pa.string()))
             start = stop
     return pa.concat_arrays(found)
+
+
+class TarfileReader:
+    """tarfile, each tar scanned on its first use, then extractfile."""
+
+    def __init__(self, max_open_files: int = 64) -> None:
+        self.max_open_files = max_open_files
+        self._tars: OrderedDict[str, tuple[tarfile.TarFile, dict]] = OrderedDict()
+
+    def read(self, tar: str, name: str) -> bytes:
+        """The bytes of a member."""
+        if tar not in self._tars:
+            handle = tarfile.open(tar, "r:")  # noqa: SIM115 - kept open
+            self._tars[tar] = handle, {member.name: member for member in handle.getmembers()}
+            if len(self._tars) > self.max_open_files:
+                self._tars.popitem(last=False)[1][0].close()
+        handle, names = self._tars[tar]
+        return handle.extractfile(names[name]).read()

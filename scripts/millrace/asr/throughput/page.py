@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from millrace.asr.throughput.run import PHASES, Run
 from millrace.asr.throughput.comparison import MEASURES, Figure, Measure, Throughput
 from millrace.asr.throughput.criteria import PASS, UNKNOWN, Criterion, percent, rate
 from millrace.asr.throughput.figures import PHASE_NAMES
+from millrace.asr.throughput.run import PHASES, Run
 from millrace.common.report.figures import human_bytes, human_count, human_share, inline_svg
 from millrace.common.report.page import Cell, Code, Number, Section, Table, figure, page, paragraph
 
@@ -22,10 +22,16 @@ def render(found: Throughput, judged: list[Criterion], svgs: Mapping[str, str]) 
     shown = {name: figure(inline_svg(svg, name)) for name, svg in svgs.items()}
     sections = [
         Section("criteria", "Success criteria", _criteria(judged)),
-        Section("comparison", "Old against new", [_told_ranges(found), shown["comparison"], _comparison(found)]),
+        Section(
+            "comparison", "Old against new", [_told_ranges(found), shown["comparison"], _comparison(found)]
+        ),
         Section("phases", "Where the time goes", [*_headroom(found), shown["phases"], _phases(found)]),
         Section("buckets", "Buckets", [shown["buckets"], *_buckets(found)]),
-        *([Section("profile", "Profile", _profile(found))] if any(run.profile for run in found.profile) else []),
+        *(
+            [Section("profile", "Profile", _profile(found))]
+            if any(run.profile for run in found.profile)
+            else []
+        ),
         Section("runs", "Runs", _runs(found)),
     ]
     return page(TITLE, _lead(found), _tiles(found, judged), sections)
@@ -70,7 +76,10 @@ def _measure(key: str) -> Measure:
 
 def _criteria(judged: list[Criterion]) -> list[str]:
     parts = []
-    captions = {"seed": "What a run of 200 steps has to reach", "project": "What the project wants beyond that"}
+    captions = {
+        "seed": "What a run of 200 steps has to reach",
+        "project": "What the project wants beyond that",
+    }
     for group, caption in captions.items():
         signs = {PASS: "✓\u00a0pass", UNKNOWN: "not\u00a0measured"}
         rows: list[list[Cell]] = [
@@ -114,11 +123,17 @@ def _comparison(found: Throughput) -> str:
         steady += [_stability(getattr(found, role)), *[""] * (len(columns) - len(steady) - 1)]
     rows.append(steady)
     table = Table("Old against new", columns, rows).html()
-    notes = [paragraph(f"Not comparable: {'; '.join(differences)}.")] if (differences := found.differences()) else []
+    notes = (
+        [paragraph(f"Not comparable: {'; '.join(differences)}.")]
+        if (differences := found.differences())
+        else []
+    )
     memory = found.bench[0].facts.get("memory_is")
     told = [
         "CPU use: of the trainer and its workers, as a share of the cores.",
-        "GPU use: of NVML, the share of time in which a kernel ran." if found.on_gpu else "GPU use: not measured.",
+        "GPU use: of NVML, the share of time in which a kernel ran."
+        if found.on_gpu
+        else "GPU use: not measured.",
         f"Memory: {memory}." if memory else "",
         "Padding: share of what the model was given (seconds of audio, tokens) or computed (modelled FLOPs).",
     ]
@@ -136,7 +151,13 @@ def _figure_cells(value: Figure | None, measure: Measure) -> list[Cell]:
 
 
 def _text(number: float, kind: str) -> str:
-    shown = human_bytes(number) if kind == "bytes" else human_share(number, 1) if kind == "share" else rate(number)
+    shown = (
+        human_bytes(number)
+        if kind == "bytes"
+        else human_share(number, 1)
+        if kind == "share"
+        else rate(number)
+    )
     return shown.replace(" ", "\u00a0")
 
 
@@ -175,7 +196,9 @@ def _headroom(found: Throughput) -> list[str]:
     gain = 100 * (headroom - 1)
     text += f"With a loader that costs nothing it is {headroom:.2f} times as fast"
     text += (
-        f": {gain:.1f} % of headroom is left." if gain > 0 else ": there is no headroom left, within what runs differ."
+        f": {gain:.1f} % of headroom is left."
+        if gain > 0
+        else ": there is no headroom left, within what runs differ."
     )
     return [paragraph(text)]
 
@@ -185,9 +208,13 @@ def _phases(found: Throughput) -> str:
     rows: list[list[Cell]] = []
     for name in PHASES:
         cells: list[Cell] = [PHASE_NAMES[name][:1].upper() + PHASE_NAMES[name][1:]]
-        rows.append([*cells, *(Number(round(part[name], 6), human_share(part[name], 1)) for part in shares.values())])
+        rows.append(
+            [*cells, *(Number(round(part[name], 6), human_share(part[name], 1)) for part in shares.values())]
+        )
     total = ["All", *(Number(1, human_share(math.fsum(part.values()), 1)) for part in shares.values())]
-    table = Table("Share of time by phase", ["Phase", *(name for _, name in found.role_names)], rows, total).html()
+    table = Table(
+        "Share of time by phase", ["Phase", *(name for _, name in found.role_names)], rows, total
+    ).html()
     told = "Gradients travel between ranks during the backward pass. "
     workers = found.figure("bench", Measure("", "", "share", lambda run: run.use("workers_cpu")))
     if workers is not None and workers.value > 0:
@@ -215,7 +242,17 @@ def _buckets(found: Throughput) -> list[str]:
         cells.append(Number(size, human_bytes(size)) if size else NOTHING)
         cells += [_share(bucket.seen_seconds / seen), _share(bucket.hours / hours if hours else None)]
         rows.append(cells)
-    columns = ["Bucket", "Steps", "Step (ms)", "range", "Batch", "range", "Audio-s/s", "Padding", "Peak memory"]
+    columns = [
+        "Bucket",
+        "Steps",
+        "Step (ms)",
+        "range",
+        "Batch",
+        "range",
+        "Audio-s/s",
+        "Padding",
+        "Peak memory",
+    ]
     return [Table("Our steps by bucket", [*columns, "Share of audio", "Share of hours"], rows).html()]
 
 
@@ -253,7 +290,9 @@ def _profile(found: Throughput) -> list[str]:
     for operator in facts["operators"]:
         cells = [Code(operator["operator"]), Number(operator["calls"], human_count(operator["calls"]))]
         cells.append(_milliseconds(operator["host_seconds"] / facts["steps"]))
-        operators.append([*cells, *([_milliseconds(operator["device_seconds"] / facts["steps"])] if on_gpu else [])])
+        operators.append(
+            [*cells, *([_milliseconds(operator["device_seconds"] / facts["steps"])] if on_gpu else [])]
+        )
     names = ["Operator", "Calls", "Host, per step (ms)", *(["GPU, per step (ms)"] if on_gpu else [])]
     told = f"{facts['steps']} steps under PyTorch's profiler, which slows them down: shares count here, not rates. "
     told += f"The trace is {facts['trace']} in the folder of run {run.name}; open it with Perfetto. "
@@ -272,17 +311,36 @@ def _milliseconds(seconds: float) -> Number:
 
 
 def _runs(found: Throughput) -> list[str]:
-    roles = {"baseline": "naive", "bench": "benchmark", "ideal": "ideal loader", "check": "check", "profile": "profile"}
+    roles = {
+        "baseline": "naive",
+        "bench": "benchmark",
+        "ideal": "ideal loader",
+        "check": "check",
+        "profile": "profile",
+    }
     rows: list[list[Cell]] = []
     for role, name in roles.items():
         for run in getattr(found, role):
             state = "finished" if run.finished else run.failed or "not finished"
             seconds = math.fsum(line["seconds"] for line in run.windows)
             cells: list[Cell] = [Code(run.name), name, Number(run.done_steps, human_count(run.done_steps))]
-            cells += [Number(round(seconds, 3), f"{rate(seconds)} s"), Number(run.world_size, str(run.world_size))]
-            settings = ", ".join(f"{key} {run.facts[key]}" for key in _SETTINGS if run.facts.get(key) not in (None, ""))
+            cells += [
+                Number(round(seconds, 3), f"{rate(seconds)} s"),
+                Number(run.world_size, str(run.world_size)),
+            ]
+            settings = ", ".join(
+                f"{key} {run.facts[key]}" for key in _SETTINGS if run.facts.get(key) not in (None, "")
+            )
             rows.append([*cells, state, settings])
     return [Table("Runs", ["Run", "Kind", "Steps", "Training", "Ranks", "State", "Settings"], rows).html()]
 
 
-_SETTINGS = ("model", "precision", "loader", "batch_size", "batch_seconds", "num_workers", "gradient_checkpointing")
+_SETTINGS = (
+    "model",
+    "precision",
+    "loader",
+    "batch_size",
+    "batch_seconds",
+    "num_workers",
+    "gradient_checkpointing",
+)

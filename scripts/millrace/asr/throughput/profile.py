@@ -1,10 +1,12 @@
-"""A few steps of a run under PyTorch's profiler: a trace to look at (chrome://tracing, Perfetto), and times by phase.
+"""A few steps of a run under PyTorch's profiler: a trace to look at (chrome://tracing, Perfetto), and times
+by phase.
 
     with StepProfiler(folder, steps=20, device=device) as profiler:
-        loop.train(task, settings, folder, on_step=profiler.on_step)     # batches through profiler.watch(loader)
+        loop.train(task, settings, folder, on_step=profiler.on_step)     # batches through
+        profiler.watch(loader)
 
-Forward hooks of all modules mark the phases, so that neither loop nor model knows of it. Profiled steps are slower than
-others: read shares here, rates in the benchmark.
+Forward hooks of all modules mark the phases, so that neither loop nor model knows of it. Profiled steps are
+slower than others: read shares here, rates in the benchmark.
 """
 
 from __future__ import annotations
@@ -30,20 +32,34 @@ from millrace.common import atomic
 TRACE = "trace.json.gz"
 _MARK = "millrace: "
 _STEP = f"{_MARK}step"
-# In the order of a step. "mel" and "forward: ..." are parts of the forward pass, told apart by the module that runs.
-DATA, FORWARD, BACKWARD, OPTIMISER, COMMUNICATION = "data wait", "forward", "backward", "optimiser", "communication"
+# In the order of a step. "mel" and "forward: ..." are parts of the forward pass, told apart by the module
+# that runs.
+DATA, FORWARD, BACKWARD, OPTIMISER, COMMUNICATION = (
+    "data wait",
+    "forward",
+    "backward",
+    "optimiser",
+    "communication",
+)
 _OPERATORS = 15
 _DEPTH = 3  # of single children (wrappers) that are gone through to find the model's parts
 
 
 class StepProfiler:
-    """A context around a run: profiles `steps` optimiser steps after `skip` others, then writes trace and table.
+    """A context around a run: profiles `steps` optimiser steps after `skip` others, then writes trace and
+    table.
 
     With fewer steps than that, what there is. `watch` marks the waits for batches. On rank 0 only.
     """
 
     def __init__(
-        self, folder: str | Path, steps: int = 20, device: torch.device | str = "cpu", *, skip: int = 3, rank: int = 0
+        self,
+        folder: str | Path,
+        steps: int = 20,
+        device: torch.device | str = "cpu",
+        *,
+        skip: int = 3,
+        rank: int = 0,
     ) -> None:
         self.folder, self.steps, self.skip, self.rank = Path(folder), max(steps, 1), max(skip, 0), rank
         self.device = torch.device(device)
@@ -118,7 +134,9 @@ class StepProfiler:
         if write:
             self.folder.mkdir(parents=True, exist_ok=True)
             export(running, self.folder / TRACE)
-            atomic.write_json(self.folder / PROFILE, table(list(running.events()), self._profiled, self.device.type))
+            atomic.write_json(
+                self.folder / PROFILE, table(list(running.events()), self._profiled, self.device.type)
+            )
 
     def _marked(self, name: str) -> contextlib.AbstractContextManager:
         return record_function(_MARK + name) if self._profile is not None else contextlib.nullcontext()
@@ -142,8 +160,8 @@ class StepProfiler:
 
 
 def parts_of(step: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """The parts of a model that are worth a line: its children by name, wrappers gone through, lists of layers taken
-    apart (layers of a list share a name)."""
+    """The parts of a model that are worth a line: its children by name, wrappers gone through, lists of
+    layers taken apart (layers of a list share a name)."""
     found: list[tuple[str, torch.nn.Module]] = []
     total = _parameters(step)
 
@@ -183,8 +201,8 @@ def export(running: profile, path: Path) -> None:
 def table(events: list[FunctionEvent], steps: int, device_type: str) -> dict[str, Any]:
     """Times of the profiled steps by phase, and the operators that take most.
 
-    `phases`: host seconds in which the phase's outermost events ran, and device seconds of the kernels they started.
-    "idle" is host time in no phase; the device's idle time is `seconds - device_busy_seconds`.
+    `phases`: host seconds in which the phase's outermost events ran, and device seconds of the kernels they
+    started. "idle" is host time in no phase; the device's idle time is `seconds - device_busy_seconds`.
     """
     whole = [event.time_range for event in events if event.name == _STEP]
     seconds = sum(span.end - span.start for span in whole) / 1e6
@@ -216,7 +234,9 @@ def table(events: list[FunctionEvent], steps: int, device_type: str) -> dict[str
         "device": device_type,
         "seconds": seconds,
         "device_busy_seconds": busy if device_type == "cuda" else None,
-        "phases": [{"phase": name, "host_seconds": host[name], "device_seconds": device[name]} for name in names],
+        "phases": [
+            {"phase": name, "host_seconds": host[name], "device_seconds": device[name]} for name in names
+        ],
         "operators": _operators(events),
         "trace": TRACE,
     }

@@ -1,11 +1,13 @@
-"""What each step of a run took, by bucket: time, batch, padding, memory; and how busy the machine was meanwhile.
+"""What each step of a run took, by bucket: time, batch, padding, memory; and how busy the machine was
+meanwhile.
 
     recorder = StepRecorder(folder, bucket_dir, device, facts={"loader": "bucketed"}, rank=rank)
     with recorder:  # writes throughput.json at the end, also of a run that fails
         loop.train(task, settings, folder, on_step=recorder.on_step)
     # and where the task makes its batches:  for batch in recorder.watch(loader): ...
 
-Writes steps.jsonl (one line a step; of rank 0, which speaks for the others) and throughput.json into the run's folder.
+Writes steps.jsonl (one line a step; of rank 0, which speaks for the others) and throughput.json into the
+run's folder.
 """
 
 from __future__ import annotations
@@ -23,23 +25,25 @@ import orjson
 import pyarrow.parquet as pq
 import torch
 
-from millrace.common.machine import memory as memory_meter
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.decode import SAMPLING_RATE
-from millrace.common.machine.use import Sampler, cores
 from millrace.asr.throughput.run import FACTS, STEPS
 from millrace.common import atomic
+from millrace.common.machine import memory as memory_meter
+from millrace.common.machine.use import Sampler, cores
 from millrace.common.training import run_log
 
 _WAITING = 256  # steps whose end a GPU has not reached yet
 
 
 class StepRecorder:
-    """A context around a run; `watch` its batches and call `on_step` after every optimiser step (loop.train does).
+    """A context around a run; `watch` its batches and call `on_step` after every optimiser step (loop.train
+    does).
 
-    A step's time is from when its first batch is asked for to its end: evaluations and checkpoints are left out. On a
-    GPU it is the device's, and memory is what PyTorch's allocator held at most during the step; on the CPU it is the
-    process's largest resident set. `facts` are kept in throughput.json: what the report compares runs by.
+    A step's time is from when its first batch is asked for to its end: evaluations and checkpoints are left
+    out. On a GPU it is the device's, and memory is what PyTorch's allocator held at most during the step; on
+    the CPU it is the process's largest resident set. `facts` are kept in throughput.json: what the report
+    compares runs by.
     """
 
     def __init__(
@@ -55,7 +59,9 @@ class StepRecorder:
     ) -> None:
         self.folder, self.rank = Path(folder), rank
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.facts = orjson.loads(orjson.dumps(dict(facts or {}), default=str))  # fails now and not after the run
+        self.facts = orjson.loads(
+            orjson.dumps(dict(facts or {}), default=str)
+        )  # fails now and not after the run
         self.local_world_size = max(local_world_size, 1)
         self.buckets = Buckets(bucket_dir)
         number = self.device.index if self.device.index is not None else 0
@@ -77,7 +83,8 @@ class StepRecorder:
         self.close(_failure(error))
 
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches (millrace.asr.loading.collate.Batch), noted. A loader's `spent` seconds are noted too."""
+        """The same batches (millrace.asr.loading.collate.Batch), noted. A loader's `spent` seconds are noted
+        too."""
         if self.rank:
             yield from batches
             return
@@ -93,7 +100,10 @@ class StepRecorder:
                     self._leave()
                     return
                 waited = time.perf_counter() - begin
-                spent = {name: value - before.get(name, 0.0) for name, value in getattr(batches, "spent", {}).items()}
+                spent = {
+                    name: value - before.get(name, 0.0)
+                    for name, value in getattr(batches, "spent", {}).items()
+                }
                 self._note(batch, waited, spent)
                 yield batch
         finally:
@@ -134,7 +144,9 @@ class StepRecorder:
             "use": self.sampler.use(self._spans[1:], count),
             "spent_seconds": dict(sorted(self.spent.items())),
             "peak_memory_bytes": self._peak or None,
-            "memory_is": "allocated on the GPU" if self.device.type == "cuda" else "resident set of the trainer",
+            "memory_is": "allocated on the GPU"
+            if self.device.type == "cuda"
+            else "resident set of the trainer",
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         atomic.write_json(self.folder / FACTS, found)
@@ -227,7 +239,9 @@ def machine(device: torch.device) -> dict[str, Any]:
     """What a measurement was made on."""
     facts: dict[str, Any] = {"cores": cores(), "cpu": _cpu_name(), "torch": str(torch.__version__)}
     facts |= {"device": "cpu", "device_memory_bytes": None}
-    if device.type == "cuda" and torch.cuda.is_available():  # a run without one has failed, and says so itself
+    if (
+        device.type == "cuda" and torch.cuda.is_available()
+    ):  # a run without one has failed, and says so itself
         properties = torch.cuda.get_device_properties(device)
         facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
     return facts

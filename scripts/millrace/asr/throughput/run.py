@@ -1,4 +1,5 @@
-"""A training run as its folder tells it: metrics.jsonl, metrics.json, steps.jsonl, throughput.json, profile.json."""
+"""A training run as its folder tells it: metrics.jsonl, metrics.json, steps.jsonl, throughput.json,
+profile.json."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ UNITS = ("audio_seconds", "tokens", "flops")
 
 @dataclass
 class Run:
-    """Rates and shares are those of the steady part: without the first line of the log, where there are three or more
-    (it holds the start of the workers and the first allocations). None stands for what was not measured."""
+    """Rates and shares are those of the steady part: without the first line of the log, where there are three
+    or more (it holds the start of the workers and the first allocations). None stands for what was not
+    measured."""
 
     name: str
     windows: list[dict[str, Any]]
@@ -40,7 +42,9 @@ class Run:
         windows = [line for line in lines if line.get("event") == "train" and _number(line.get("seconds"))]
         if not windows:
             raise MillraceError(
-                "no training step was logged here", where=str(folder / METRICS), remedy="Run it: snakemake asr_train"
+                "no training step was logged here",
+                where=str(folder / METRICS),
+                remedy="Run it: snakemake asr_train",
             )
         return cls(
             folder.name,
@@ -102,7 +106,9 @@ class Run:
 
     def padding(self, unit: str) -> float | None:
         """Share of a unit (0 to 1) that is padding, over the whole run: how it was planned has no warm-up."""
-        useful = _over(self.windows, lambda c: c["counts"].get(unit), lambda c: c["counts"].get(f"padded_{unit}"))
+        useful = _over(
+            self.windows, lambda c: c["counts"].get(unit), lambda c: c["counts"].get(f"padded_{unit}")
+        )
         return None if useful is None else 1 - useful
 
     def window_padding(self, unit: str) -> list[float]:
@@ -113,15 +119,19 @@ class Run:
     def shares(self) -> dict[str, float]:
         """Share of time by phase (0 to 1); they add up to 1. On a GPU it is the device's time.
 
-        "decode" is taken out of the wait for data, as far as the run says that its loader decodes while training waits.
+        "decode" is taken out of the wait for data, as far as the run says that its loader decodes while
+        training waits.
         """
         whole = self.seconds
         names = [name for name in PHASES if name != "decode"]
         found = {
-            name: math.fsum(line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady) / whole
+            name: math.fsum(line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
+            / whole
             for name in names
         }
-        own = math.fsum(step.get(f"{part}_seconds", 0.0) for step in self.steady_steps for part in ("read", "decode"))
+        own = math.fsum(
+            step.get(f"{part}_seconds", 0.0) for step in self.steady_steps for part in ("read", "decode")
+        )
         spent = math.fsum(step["seconds"] for step in self.steady_steps)
         decode = min(found["data_wait"], own / spent) if spent else 0.0
         found["data_wait"] -= decode
@@ -129,7 +139,8 @@ class Run:
 
     @cached_property
     def peak_memory(self) -> int | None:
-        """Bytes at most: of the GPU's allocator, or else the resident set of the trainer; of the fullest rank known."""
+        """Bytes at most: of the GPU's allocator, or else the resident set of the trainer; of the fullest rank
+        known."""
         seen = [self.facts.get("peak_memory_bytes")]
         seen += [line.get("peak_memory_bytes") for line in (*self.windows, *self.steps)]
         return max((int(size) for size in seen if size), default=None)
@@ -144,10 +155,13 @@ class Run:
         return _number(((self.summary or {}).get("last_evaluation") or {}).get("loss"))
 
     def training_loss(self, part: Callable[[int], slice]) -> float | None:
-        """Mean training loss of a part of the lines, by what it is a mean over; `part` is given their number."""
+        """Mean training loss of a part of the lines, by what it is a mean over; `part` is given their
+        number."""
         lines = [line for line in self.windows if _number(line.get("loss")) is not None]
         return _over(
-            lines[part(len(lines))], lambda c: c["loss"] * c.get("weight", 1.0), lambda c: c.get("weight", 1.0)
+            lines[part(len(lines))],
+            lambda c: c["loss"] * c.get("weight", 1.0),
+            lambda c: c.get("weight", 1.0),
         )
 
 
@@ -191,5 +205,7 @@ def _document(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise MillraceError(f"not JSON ({error})", where=str(path), remedy="Remove the run and make it again") from None
+        raise MillraceError(
+            f"not JSON ({error})", where=str(path), remedy="Remove the run and make it again"
+        ) from None
     return found if isinstance(found, dict) else None

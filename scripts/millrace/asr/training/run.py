@@ -9,29 +9,40 @@ from pathlib import Path
 from typing import Any
 
 from millrace.asr.planning import budgets
-from millrace.asr.training.task import AsrTask
-from millrace.asr.training.options import TrainOptions
 from millrace.asr.throughput.profile import StepProfiler
 from millrace.asr.throughput.recorder import StepRecorder
-from millrace.common.training import loop
-from millrace.common.training import run_folder
-from millrace.common.training.settings import LoopSettings
+from millrace.asr.training.options import TrainOptions
+from millrace.asr.training.task import AsrTask
+from millrace.common.training import loop, run_folder
 from millrace.common.training.ranks import Ranks
+from millrace.common.training.settings import LoopSettings
 
 # What may change without making it another run: how long, how fast and how talkative it is.
 _FREE = frozenset(
-    ["epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps", "eval_at_start", "log_ids"]
+    [
+        "epochs",
+        "max_steps",
+        "log_steps",
+        "save_steps",
+        "save_total_limit",
+        "eval_steps",
+        "eval_at_start",
+        "log_ids",
+    ]
     + ["tensorboard", "device", "timeout_seconds", "num_workers", "prefetch_factor", "max_open_tars"]
     + ["max_bad_fraction", "eval_samples", "bucket_dir", "bucket_config"]
 )
 
 
-def run(options: TrainOptions, settings: LoopSettings, folder: str | Path, profile_steps: int = 0) -> dict[str, Any]:
-    """Train in `folder`, from where the same run was left; the summary for metrics.json, on the main rank only.
+def run(
+    options: TrainOptions, settings: LoopSettings, folder: str | Path, profile_steps: int = 0
+) -> dict[str, Any]:
+    """Train in `folder`, from where the same run was left; the summary for metrics.json, on the main rank
+    only.
 
-    With `profile_steps` that many steps are profiled, else every step is measured. Otherwise a run with loader
-    `bucketed` saves its model, and rank 0 tests it on the test split, alone: the other ranks have left by then, so that
-    their devices are not held for it.
+    With `profile_steps` that many steps are profiled, else every step is measured. Otherwise a run with
+    loader `bucketed` saves its model, and rank 0 tests it on the test split, alone: the other ranks have left
+    by then, so that their devices are not held for it.
     """
     ranks, folder = Ranks.from_environment(), Path(folder)
     task = AsrTask(options)
@@ -79,5 +90,10 @@ def _measure(
     names = ("precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
     facts |= {name: getattr(settings, name) for name in names}
     return StepRecorder(
-        folder, options.bucket_dir, device, facts=facts, rank=ranks.rank, local_world_size=ranks.local_world_size
+        folder,
+        options.bucket_dir,
+        device,
+        facts=facts,
+        rank=ranks.rank,
+        local_world_size=ranks.local_world_size,
     )

@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from millrace.common.machine import memory as memory_meter
-from millrace.asr.planning import planner
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.loading.batch_loader import BatchLoader
+from millrace.asr.loading.dataset import BucketedDataset
+from millrace.asr.loading.row_table import RowTable
 from millrace.asr.models import registry as models
 from millrace.asr.models.base import AsrModel, Prepared
-from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan
-from millrace.asr.planning.cut import BatchBudget
-from millrace.asr.loading.batch_loader import BatchLoader
-from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
-from millrace.asr.loading.dataset import BucketedDataset
-from millrace.asr.throughput.ideal import IdealLoader
+from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
-from millrace.asr.loading.row_table import RowTable
+from millrace.asr.throughput.ideal import IdealLoader
+from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan
 from millrace.asr.training.options import LOADERS, TrainOptions
-from millrace.common.error_rates import ErrorCounts, count_errors
-from millrace.common.training import devices
 from millrace.common.cli import log
+from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError
+from millrace.common.machine import memory as memory_meter
+from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import Spans
 
@@ -43,9 +43,13 @@ class AsrTask:
     `watch` is put around the batches as they come from the loader, to measure them.
     """
 
-    def __init__(self, options: TrainOptions, watch: Callable[[Iterable], Iterable] = lambda batches: batches) -> None:
+    def __init__(
+        self, options: TrainOptions, watch: Callable[[Iterable], Iterable] = lambda batches: batches
+    ) -> None:
         if options.loader not in LOADERS:
-            raise MillraceError(f"there is no loader {options.loader!r}", remedy=f"Choose one of {', '.join(LOADERS)}")
+            raise MillraceError(
+                f"there is no loader {options.loader!r}", remedy=f"Choose one of {', '.join(LOADERS)}"
+            )
         self.options, self.watch = options, watch
         self.table = RowTable.open(options.bucket_dir)
         self.durations = self.table.durations()
@@ -67,7 +71,11 @@ class AsrTask:
     def _texts(self) -> Iterator[str]:
         """The transcripts that a vocabulary is made of."""
         count = len(self.table)
-        rows = np.unique(np.linspace(0, count - 1, min(count, _VOCABULARY_ROWS)).astype(np.int64)) if count else []
+        rows = (
+            np.unique(np.linspace(0, count - 1, min(count, _VOCABULARY_ROWS)).astype(np.int64))
+            if count
+            else []
+        )
         for at in range(0, len(rows), 1000):
             yield from (row.transcript for row in self.table.rows(rows[at : at + 1000]))
 
@@ -81,19 +89,32 @@ class AsrTask:
                 plan = BaselinePlan.of(self.table, size, options.seed, epoch, world_size)
                 log.info("epoch %d: %d steps of %d random samples", epoch, len(plan), size)
             else:
-                arguments = (self.durations, self.budgets, options.seed, epoch, spans, world_size, options.window)
+                arguments = (
+                    self.durations,
+                    self.budgets,
+                    options.seed,
+                    epoch,
+                    spans,
+                    world_size,
+                    options.window,
+                )
                 plan = planner.resume(*arguments)
                 log.info("epoch %d: %s", epoch, plan_line(plan))
             self._plans = {key: plan}
         return self._plans[key]
 
     def fixed_batch_size(self) -> int:
-        """The batch size of a pipeline without buckets: that which the longest clips of every bucket allow."""
+        """The batch size of a pipeline without buckets: that which the longest clips of every bucket
+        allow."""
         return min((rows for rows, _ in self._fullest()), default=1)
 
     def _fullest(self) -> list[tuple[int, float]]:
         """(rows, seconds) of a batch of the longest clips, for each bucket that has any."""
-        held = [(budget, part.max()) for budget, part in zip(self.budgets, self.durations, strict=True) if len(part)]
+        held = [
+            (budget, part.max())
+            for budget, part in zip(self.budgets, self.durations, strict=True)
+            if len(part)
+        ]
         return [(max(int(budget.most_rows(np.array([top]))[0]), 1), float(top)) for budget, top in held]
 
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
@@ -101,7 +122,8 @@ class AsrTask:
         return len(self.plan(epoch, world_size, spans))
 
     def batches(self, plan: Plan | BaselinePlan, start_step: int, rank: int) -> Iterable:
-        """The decoded batches of a plan on this rank, from `start_step` on; workers live on between epochs."""
+        """The decoded batches of a plan on this rank, from `start_step` on; workers live on between
+        epochs."""
         options = self.options
         if self._loader is None and options.loader == "baseline":
             arguments = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
@@ -125,7 +147,9 @@ class AsrTask:
             self._ideal = IdealLoader(self._loader)
         return self.watch(self._ideal)
 
-    def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()) -> Iterator[Prepared]:
+    def loader(
+        self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
+    ) -> Iterator[Prepared]:
         """The batches of `plan`, prepared for the model; what takes no part in the loss is logged."""
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
             prepared = self._model.prepare(batch, epoch)
@@ -143,7 +167,9 @@ class AsrTask:
         """uint64 ids of the samples; none for a filler."""
         return batch.sample_ids[:0] if batch.filler else batch.sample_ids
 
-    def training_step(self, model: AsrModel, batch: Prepared) -> tuple[torch.Tensor, float, Mapping[str, float]]:
+    def training_step(
+        self, model: AsrModel, batch: Prepared
+    ) -> tuple[torch.Tensor, float, Mapping[str, float]]:
         """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
         return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
@@ -155,16 +181,17 @@ class AsrTask:
         return self._evaluated(model, fabric.device, "dev", self._exchange, fabric.global_rank)
 
     def test(self, model: AsrModel, precision: str) -> dict[str, float]:
-        """Loss, CER and WER of the first `eval_samples` rows of the test split, once, after training, on this rank
-        alone: the others may have left. `precision` is the run's, so that the figures compare with those of dev."""
+        """Loss, CER and WER of the first `eval_samples` rows of the test split, once, after training, on this
+        rank alone: the others may have left. `precision` is the run's, so that the figures compare with those
+        of dev."""
         model.eval()
         device = next(model.parameters()).device
         with torch.no_grad(), devices.autocast(device.type, precision):
             return self._evaluated(model, device, "test", Exchange(1), 0)
 
     def held_out(self, split: str) -> RowTable | None:
-        """The rows of dev or test; None where the buckets have no such split, or no rows in it. Raises MillraceError
-        where they cannot be read: to be called before training, not after."""
+        """The rows of dev or test; None where the buckets have no such split, or no rows in it. Raises
+        MillraceError where they cannot be read: to be called before training, not after."""
         if split not in self._tables:
             folder = self.options.bucket_dir
             table = RowTable.open(folder, split=split) if split in BucketConfig.read(folder).splits else None
@@ -191,7 +218,9 @@ class AsrTask:
             prepared = model.prepare(batch).to(device)
             total, units = model(prepared)
             mine += (float(total), units, len(batch))
-            errors += count_errors([model.reference(text) for text in batch.transcripts], model.transcribe(prepared))
+            errors += count_errors(
+                [model.reference(text) for text in batch.transcripts], model.transcribe(prepared)
+            )
         parts = exchange.gathered((mine.tolist(), errors))
         loss, units, samples = np.sum([part for part, _ in parts], axis=0).tolist()
         errors = sum((part for _, part in parts), ErrorCounts())

@@ -1,7 +1,8 @@
-"""How busy the machine is while a run trains: the GPU's own counters, and the CPU time of the trainer and its workers.
+"""How busy the machine is while a run trains: the GPU's own counters, and the CPU time of the trainer and its
+workers.
 
-A thread reads both about twice a second. GPU use is NVML's: the share of time in which at least one kernel ran (of
-nvidia-smi, and what the seed measured); it says nothing of how full the kernels are.
+A thread reads both about twice a second. GPU use is NVML's: the share of time in which at least one kernel
+ran (of nvidia-smi, and what the seed measured); it says nothing of how full the kernels are.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Reading(NamedTuple):
-    """At `at` (s, monotonic): CPU seconds so far of this process and of the ones it started, GPU use (0 to 1) and
-    memory in use on the GPU by everybody; None where there is no such counter."""
+    """At `at` (s, monotonic): CPU seconds so far of this process and of the ones it started, GPU use (0 to 1)
+    and memory in use on the GPU by everybody; None where there is no such counter."""
 
     at: float
     trainer_cpu: float
@@ -32,7 +33,8 @@ class Reading(NamedTuple):
 
 
 class Sampler:
-    """Reads counters in a thread from `start` to `stop`. `device` is a CUDA device's number, or None for none."""
+    """Reads counters in a thread from `start` to `stop`. `device` is a CUDA device's number, or None for
+    none."""
 
     def __init__(self, device: int | None = None, interval: float = 0.5) -> None:
         self.interval, self.readings = interval, list[Reading]()
@@ -63,8 +65,9 @@ class Sampler:
     def use(self, spans: list[tuple[float, float]], cores: float) -> dict[str, Any]:
         """Use during `spans`, the (begin, end) of steps in monotonic seconds; None for what was not measured.
 
-        `cpu` and its parts are shares (0 to 1) of `cores`; `gpu` is the mean, `gpu_quantiles` its 10, 50 and 90 %.
-        Readings more than a fifth of whose interval lies outside (evaluations, checkpoints) do not count.
+        `cpu` and its parts are shares (0 to 1) of `cores`; `gpu` is the mean, `gpu_quantiles` its 10, 50 and
+        90 %. Readings more than a fifth of whose interval lies outside (evaluations, checkpoints) do not
+        count.
         """
         wall = trainer = workers = 0.0
         gpu, memory = [], []
@@ -138,7 +141,8 @@ def _seconds_of(pid: int) -> float:
 
 
 def cores() -> float:
-    """CPU cores this process may use: its affinity, and a container's quota (cgroup v2) where that is smaller."""
+    """CPU cores this process may use: its affinity, and a container's quota (cgroup v2) where that is
+    smaller."""
     count = float(len(os.sched_getaffinity(0)))
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -160,7 +164,8 @@ class Nvml:
 
     @classmethod
     def open(cls, device: int) -> Nvml | None:
-        """The counters of CUDA device `device` of this process; None where they cannot be had (no driver, MIG)."""
+        """The counters of CUDA device `device` of this process; None where they cannot be had (no driver,
+        MIG)."""
         import torch
 
         if not torch.cuda.is_available():
@@ -181,6 +186,10 @@ class Nvml:
     def read(self) -> tuple[float | None, int | None]:
         """(use from 0 to 1, bytes in use), None for what the driver does not say."""
         use, memory = self._Use(), self._Memory()
-        gpu = None if self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(use)) else use.gpu / 100
+        gpu = (
+            None
+            if self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(use))
+            else use.gpu / 100
+        )
         unknown = self._library.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(memory))
         return gpu, None if unknown else int(memory.used)

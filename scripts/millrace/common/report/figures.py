@@ -1,7 +1,8 @@
 """Figures people read: one style, colours that all eyes tell apart, and SVGs with the same bytes every time.
 
-Lengths are in inches from the figure's top left, so that a figure grows with what it shows and its type does not
-shrink. Text stays text: it can be searched, and scripts that matplotlib's font lacks appear in the reader's.
+Lengths are in inches from the figure's top left, so that a figure grows with what it shows and its type does
+not shrink. Text stays text: it can be searched, and scripts that matplotlib's font lacks appear in the
+reader's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), told apart with any colour vision; grey is for the rest.
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), told apart with any colour vision; grey is for
+# the rest.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REST = "#9AA4AF"
 INK, MUTED, GRID, PAPER = "#1B2126", "#59636E", "#DDE2E7", "#FFFFFF"
@@ -36,7 +38,8 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in the house's style inside this context. It needs no display, and leaves matplotlib's settings alone."""
+    """Draw in the house's style inside this context. It needs no display, and leaves matplotlib's settings
+    alone."""
     import matplotlib
 
     settings = {
@@ -90,10 +93,13 @@ class Sheet:
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """New axes with their top left corner at (left, top)."""
         bottom = self.height - top - height
-        return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
+        return self.figure.add_axes(
+            (left / self.width, bottom / self.height, width / self.width, height / self.height)
+        )
 
     def text(self, left: float, baseline: float, text: str, **font: Any) -> None:
-        """A line of text, its baseline `baseline` inches below the top; `font` as matplotlib's Text takes it."""
+        """A line of text, its baseline `baseline` inches below the top; `font` as matplotlib's Text takes
+        it."""
         self.figure.text(left / self.width, 1 - baseline / self.height, label(text), **font)
 
     def heading(self, title: str, subtitle: str = "") -> None:
@@ -111,7 +117,9 @@ class Sheet:
             self.text(left + x + 0.17, baseline, name)
             corner = ((left + x) / self.width, 1 - baseline / self.height)
             size = (0.11 / self.width, 0.11 / self.height)
-            self.figure.add_artist(Rectangle(corner, *size, facecolor=colour, transform=self.figure.transFigure))
+            self.figure.add_artist(
+                Rectangle(corner, *size, facecolor=colour, transform=self.figure.transFigure)
+            )
 
 
 def legend_height(entries: Sequence[tuple[str, str]], width: float) -> float:
@@ -133,17 +141,25 @@ def _legend_places(entries: Sequence[tuple[str, str]], width: float) -> Iterator
 def stacked_bars(
     axes: Axes, series: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], totals: Sequence[str]
 ) -> None:
-    """Horizontal bars, the first on top: `series` are (colour, length per bar), `names` left, `totals` at the ends."""
+    """Horizontal bars, the first on top: `series` are (colour, length per bar), `names` left, `totals` at the
+    ends."""
     sums = [math.fsum(values[bar] for _, values in series) for bar in range(len(names))]
     longest = max(sums, default=0) or 1
     ends = [0.0] * len(names)
     for colour, values in series:
         # A hairline of paper between the parts keeps them apart without their colours.
-        axes.barh(range(len(names)), values, left=ends, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.6)
+        axes.barh(
+            range(len(names)), values, left=ends, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.6
+        )
         ends = [end + value for end, value in zip(ends, values, strict=True)]
     for bar, total in enumerate(totals):
         axes.annotate(
-            label(total), (sums[bar], bar), (5, 0), textcoords="offset points", va="center_baseline", fontsize=9
+            label(total),
+            (sums[bar], bar),
+            (5, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            fontsize=9,
         )
     axes.set_yticks(range(len(names)), [label(name) for name in names], va="center_baseline")
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -161,13 +177,16 @@ def count_axis(axis: Any, ticks: int = 5, whole: bool = True) -> None:
 
 
 def svg(figure: Figure, title: str, description: str = "") -> str:
-    """The figure as SVG with a title (and description) for those who do not see it; the same figure, the same text."""
+    """The figure as SVG with a title (and description) for those who do not see it; the same figure, the same
+    text."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing)
     text = re.sub(r"^.*?(?=<svg )", "", buffer.getvalue(), flags=re.DOTALL)
     text = text.replace("'DejaVu Sans', sans-serif", _FONT)
-    told = f"<title>{_escape(title)}</title>" + (f"<desc>{_escape(description)}</desc>" if description else "")
+    told = f"<title>{_escape(title)}</title>" + (
+        f"<desc>{_escape(description)}</desc>" if description else ""
+    )
     head, _, body = text.partition(">")
     text = f'{head} role="img" aria-label="{_escape(title)}">\n {told}{body}'
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
@@ -179,7 +198,8 @@ def save_svg(path: str | os.PathLike, text: str) -> None:
 
 
 def inline_svg(text: str, prefix: str) -> str:
-    """The SVG for the inside of an HTML page: ids made unique by `prefix`, neutral colours as CSS variables."""
+    """The SVG for the inside of an HTML page: ids made unique by `prefix`, neutral colours as CSS
+    variables."""
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
     for colour, name in _VARIABLES.items():
         text = re.sub(f"{colour}\\b", f"var({name}, {colour})", text, flags=re.IGNORECASE)

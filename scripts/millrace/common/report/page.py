@@ -78,7 +78,8 @@ class Table:
     total: Sequence[Cell] = ()
 
     def html(self) -> str:
-        """The table in a region that scrolls sideways where it is too wide. Every row has a cell for each column."""
+        """The table in a region that scrolls sideways where it is too wide. Every row has a cell for each
+        column."""
         numeric = [
             any(isinstance(row[place], Number) for row in (*self.rows, self.total) if row)
             for place in range(len(self.columns))

@@ -3,7 +3,8 @@
     checkpoints/step-00000500/state.pt, checkpoint.json     a folder each, renamed into place when complete
     checkpoints/last                                         the newest one's name, written after it
 
-checkpoint.json holds the digest of state.pt, so that a torn or flipped byte is seen and the one before is used.
+checkpoint.json holds the digest of state.pt, so that a torn or flipped byte is seen and the one before is
+used.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
@@ -28,7 +28,8 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that is whole. `header` is what checkpoint.json says; `damaged` are newer ones that are not."""
+    """A checkpoint that is whole. `header` is what checkpoint.json says; `damaged` are newer ones that are
+    not."""
 
     folder: Path
     step: int
@@ -67,8 +68,8 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any], header: dict[str, Any]) -> Path:
         """Write a checkpoint of optimiser step `step`, then remove the oldest beyond the limit.
 
-        `state` may hold tensors and plain Python values only; `header` is JSON. Raises OSError (disk full) with the
-        older checkpoints untouched.
+        `state` may hold tensors and plain Python values only; `header` is JSON. Raises OSError (disk full)
+        with the older checkpoints untouched.
         """
         import torch
 
@@ -113,8 +114,8 @@ class Checkpoints:
     def newest(self) -> Found | None:
         """The newest checkpoint that is whole; None where there is none at all.
 
-        Says what is wrong with damaged ones. Raises MillraceError where all there are are damaged: to begin anew over
-        them must be the user's choice.
+        Says what is wrong with damaged ones. Raises MillraceError where all there are are damaged: to begin
+        anew over them must be the user's choice.
         """
         damaged: list[str] = []
         for step, folder in reversed(self._steps()):
@@ -136,8 +137,8 @@ class Checkpoints:
         return None
 
     def load(self, found: Found, mapped: bool = False) -> dict[str, Any]:
-        """The state of a checkpoint on the host; `mapped` where it is copied to a device at once, so that the ranks of
-        a host share its pages."""
+        """The state of a checkpoint on the host; `mapped` where it is copied to a device at once, so that the
+        ranks of a host share its pages."""
         import torch
 
         return torch.load(found.folder / "state.pt", map_location="cpu", weights_only=True, mmap=mapped)
@@ -173,8 +174,9 @@ class Checkpoints:
         return sorted((int(match[1]), path) for match, path in names if match)
 
     def _prune(self, saved: int) -> None:
-        """Remove the oldest beyond the limit, and what is newer than the one just saved: it was damaged, or the run
-        would have gone on from it. What fails the cheap test of size is not counted as one of the kept."""
+        """Remove the oldest beyond the limit, and what is newer than the one just saved: it was damaged, or
+        the run would have gone on from it. What fails the cheap test of size is not counted as one of the
+        kept."""
         kept = 0
         for step, folder in reversed(self._steps()):
             if step > saved or (self.total_limit and kept >= self.total_limit):

@@ -15,8 +15,8 @@ from lightning_fabric.plugins.environments import LightningEnvironment, TorchEla
 from lightning_fabric.strategies import DDPStrategy
 
 from millrace.common.errors import MillraceError
-from millrace.common.training.settings import LoopSettings
 from millrace.common.training.ranks import Ranks, end_with_launcher
+from millrace.common.training.settings import LoopSettings
 
 
 def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
@@ -52,7 +52,8 @@ def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
             else "auto",
         )
         fabric.launch()
-    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save (StopSignals).
+    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save
+    # (StopSignals).
     end_with_launcher(0)
     return fabric
 
@@ -82,5 +83,6 @@ def _is_lost_peer(error: RuntimeError) -> bool:
     """Whether a collective failed because another rank is gone or silent."""
     text = str(error)
     return isinstance(error, torch.distributed.DistError) or any(
-        sign in text for sign in ("gloo", "NCCL", "Connection closed", "Connection reset", "Timed out waiting")
+        sign in text
+        for sign in ("gloo", "NCCL", "Connection closed", "Connection reset", "Timed out waiting")
     )

@@ -1,8 +1,9 @@
-"""torchrun with what a cluster needs: stop signals reach the ranks and nobody cuts their saving short, and the exit
-code that asks for a requeue survives.
+"""torchrun with what a cluster needs: stop signals reach the ranks and nobody cuts their saving short, and
+the exit code that asks for a requeue survives.
 
-`python -m millrace.common.training.launch [flags of torchrun] -m <step> [flags of the step]`. Plain torchrun works as well, but
-turns every code into 1, gives its ranks 30 s after SIGTERM, and dies of SIGUSR1 unless told to handle it.
+`python -m millrace.common.training.launch [flags of torchrun] -m <step> [flags of the step]`. Plain torchrun
+works as well, but turns every code into 1, gives its ranks 30 s after SIGTERM, and dies of SIGUSR1 unless
+told to handle it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from millrace.common.training.ranks import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requ
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run torchrun's command line; 0, REQUEUE_EXIT_CODE where the ranks stopped in order, 1 where one failed."""
+    """Run torchrun's command line; 0, REQUEUE_EXIT_CODE where the ranks stopped in order, 1 where one
+    failed."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -43,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run.run(args)
     except ChildFailedError as error:
         codes = {failure.exitcode for failure in error.failures.values()}
-        # torchrun ends the others once the first one has left, so a rank that had saved may die of SIGTERM; and so does
-        # one that was still being started.
+        # torchrun ends the others once the first one has left, so a rank that had saved may die of SIGTERM;
+        # and so does one that was still being started.
         stopped = codes <= {REQUEUE_EXIT_CODE, *(-number for number in STOP_SIGNALS)}
         if stopped and (asked or REQUEUE_EXIT_CODE in codes):
             log.info("the ranks have stopped in order; exit code %d asks for a requeue", REQUEUE_EXIT_CODE)
@@ -61,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _distance(code: int) -> int:
-    """From the cause: a rank that was killed, one that has failed (perhaps for losing that one), one that torchrun
-    has ended."""
+    """From the cause: a rank that was killed, one that has failed (perhaps for losing that one), one that
+    torchrun has ended."""
     return 2 if code == -signal.SIGTERM else int(code >= 0)
 
 

@@ -1,4 +1,5 @@
-"""The training loop of all lanes: ranks, precision, accumulation, schedule, checkpoints, orderly stops, logs."""
+"""The training loop of all lanes: ranks, precision, accumulation, schedule, checkpoints, orderly stops,
+logs."""
 
 from __future__ import annotations
 
@@ -10,29 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from millrace.common.training import devices
-from millrace.common.training import run_log
-from millrace.common.training import seeding
-from millrace.common.training.checkpoint import Checkpoints, Found
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
-from millrace.common.training.settings import LoopSettings
+from millrace.common.training import devices, run_log, seeding
+from millrace.common.training.checkpoint import Checkpoints, Found
+from millrace.common.training.meters import Window
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals
 from millrace.common.training.run_log import Result, known
 from millrace.common.training.schedule import Schedule
+from millrace.common.training.settings import LoopSettings
 from millrace.common.training.task import Share, Task, weights_digest
 from millrace.common.training.updates import Updates
-from millrace.common.training.meters import Window
 
 
 def train(
     task: Task, settings: LoopSettings, folder: str | Path, on_step: Callable[[int], None] | None = None
 ) -> Result:
-    """Train `task` in `folder`, from its newest checkpoint on; `on_step` is called after every optimiser step.
+    """Train `task` in `folder`, from its newest checkpoint on; `on_step` is called after every optimiser
+    step.
 
-    Raises Requeue (SystemExit) after a stop signal, when all is saved; MillraceError for what the user can mend, for
-    numbers that are no longer finite, and where another rank has died.
+    Raises Requeue (SystemExit) after a stop signal, when all is saved; MillraceError for what the user can
+    mend, for numbers that are no longer finite, and where another rank has died.
     """
     ranks = Ranks.from_environment()
     with StopSignals() as stop, devices.peers(ranks, str(folder)):
@@ -100,8 +100,12 @@ class _Loop:
                 self._optimiser_step(batches, min(settings.grad_acc, steps - at.step))
                 if at.step == steps:
                     if next(batches, None) is not None:
-                        raise MillraceError(f"the loader has more than {steps} batches", where=f"epoch {epoch}")
-                    self.log.line("epoch", at.optimizer_step, {"epoch": epoch, "epoch_samples": at.epoch_samples})
+                        raise MillraceError(
+                            f"the loader has more than {steps} batches", where=f"epoch {epoch}"
+                        )
+                    self.log.line(
+                        "epoch", at.optimizer_step, {"epoch": epoch, "epoch_samples": at.epoch_samples}
+                    )
                     at.end_epoch()
                 self._after_step()
         finally:
@@ -172,11 +176,14 @@ class _Loop:
 
     def _next(self, batches: Iterator[Any], step: int) -> Share:
         at = self.position
-        # Whatever a loader draws without an address depends on the step alone, and leaves the model's draws alone.
+        # Whatever a loader draws without an address depends on the step alone, and leaves the model's draws
+        # alone.
         with seeding.addressed(self.settings.seed, "loader", at.epoch, step, self.ranks.rank):
             batch = next(batches, None)
         if batch is None:
-            raise MillraceError(f"the loader of rank {self.ranks.rank} ended at step {step}", where=f"epoch {at.epoch}")
+            raise MillraceError(
+                f"the loader of rank {self.ranks.rank} ended at step {step}", where=f"epoch {at.epoch}"
+            )
         ids = np.asarray(self.task.batch_ids(batch))
         self.window.clock.lap("data_wait")
         if self.device.type != "cpu" and len(ids):
@@ -235,7 +242,9 @@ class _Loop:
         if self.saved_step == step:
             return
         self.updates.check_finite(step)
-        per_rank = self.exchange.gathered({"rng": seeding.plain_rng_state(), "window": self.window.state_dict()})
+        per_rank = self.exchange.gathered(
+            {"rng": seeding.plain_rng_state(), "window": self.window.state_dict()}
+        )
         self.log.sync()
         if self.ranks.is_main:
             position = self.position.as_dict()
@@ -294,8 +303,12 @@ class _Loop:
             seeding.set_rng_state(per_rank[rank]["rng"])
         else:
             mine = per_rank if rank == 0 else []
-            seeding.seed_all(self.settings.seed, "rank", rank, self.ranks.world_size, self.position.optimizer_step)
+            seeding.seed_all(
+                self.settings.seed, "rank", rank, self.ranks.world_size, self.position.optimizer_step
+            )
         self.window.load([part["window"] for part in mine])
         self.saved_step = found.step
         if self.ranks.is_main:
-            log.info("resuming from %s (epoch %d, step %d)", found.folder, self.position.epoch, self.position.step)
+            log.info(
+                "resuming from %s (epoch %d, step %d)", found.folder, self.position.epoch, self.position.step
+            )

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-
-
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-
-
-import math
-from collections.abc import Sequence
-from typing import Any
-
 import torch
-
 
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import Share
 
-# In the order of a step. `sync`: the ranks tell each other weights and flags, so it holds the wait for the slowest;
-# gradients travel during `backward`. `idle`: the rest of a step (logging, the host's own work).
+# In the order of a step. `sync`: the ranks tell each other weights and flags, so it holds the wait for the
+# slowest; gradients travel during `backward`. `idle`: the rest of a step (logging, the host's own work).
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
 # Not part of a step: left out of rates and shares.
 APART = ("setup", "evaluate", "save")
@@ -32,9 +24,9 @@ _FOLD_AT = 4096
 class Clock:
     """Cuts time into laps: what passed since the last mark belongs to the name given at the next one.
 
-    On a GPU the marks are CUDA events in the training stream, so that laps are the device's time and nothing waits
-    for it: `data_wait` is how long the GPU stood still for data, not how long the host did. On the CPU it is the wall
-    clock. Laps leave no gaps: the shares add up to 1.
+    On a GPU the marks are CUDA events in the training stream, so that laps are the device's time and nothing
+    waits for it: `data_wait` is how long the GPU stood still for data, not how long the host did. On the CPU
+    it is the wall clock. Laps leave no gaps: the shares add up to 1.
     """
 
     def __init__(self, device_type: str = "cpu") -> None:
@@ -72,15 +64,17 @@ class Clock:
         if self.device_type == "cuda":
             self._marks[-1][1].synchronize()
         for (_, begin), (name, end) in zip(self._marks, self._marks[1:], strict=False):
-            self._seconds[name] += begin.elapsed_time(end) / 1000 if self.device_type == "cuda" else end - begin
+            self._seconds[name] += (
+                begin.elapsed_time(end) / 1000 if self.device_type == "cuda" else end - begin
+            )
         self._marks = self._marks[-1:]
 
 
 class Meters:
     """Sums since the last line of the log, on one rank; `merged` adds up the ranks.
 
-    Tasks count what they like, by name. Two counts `x` and `padded_x` (seconds of audio, tokens, FLOPs; `x` of them
-    useful) give the share of padding in that unit.
+    Tasks count what they like, by name. Two counts `x` and `padded_x` (seconds of audio, tokens, FLOPs; `x`
+    of them useful) give the share of padding in that unit.
     """
 
     def __init__(self) -> None:
@@ -115,14 +109,16 @@ def figures(sums: Mapping[str, float], laps: Mapping[str, float]) -> dict[str, A
     found["counts"] = dict(sums)
     found["per_second"] = {name: count / seconds if seconds else 0.0 for name, count in sums.items()}
     found["padding"] = {
-        name: 1.0 - sums[name] / sums[f"padded_{name}"] for name in sums if sums.get(f"padded_{name}", 0.0) > 0
+        name: 1.0 - sums[name] / sums[f"padded_{name}"]
+        for name in sums
+        if sums.get(f"padded_{name}", 0.0) > 0
     }
     return found
 
 
-
 class Window:
-    """Sums of losses, weights and counts, and the clock. The loss stays on the device, so that nothing waits for it."""
+    """Sums of losses, weights and counts, and the clock. The loss stays on the device, so that nothing waits
+    for it."""
 
     def __init__(self, device: torch.device) -> None:
         self.clock, self.meters, self.weight = Clock(device.type), Meters(), 0.0
@@ -140,7 +136,11 @@ class Window:
         parts = exchange.gathered((float(self._loss), self.weight, self.meters.sums))
         weight = math.fsum(part[1] for part in parts)
         loss = math.fsum(part[0] for part in parts) / weight if weight else None
-        found = {"loss": loss, "weight": weight, **figures(merged([part[2] for part in parts]), self.clock.seconds())}
+        found = {
+            "loss": loss,
+            "weight": weight,
+            **figures(merged([part[2] for part in parts]), self.clock.seconds()),
+        }
         self._loss.zero_()
         self.weight = 0.0
         self.meters.clear()

@@ -13,9 +13,9 @@ from typing import Any
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
-# What the rules set before Python starts. One thread per numeric library: ranks and workers are the parallelism.
-# Expandable segments keep batches of many shapes from fragmenting CUDA memory; parallel launch lets the ranks of one
-# host start NCCL kernels without waiting for each other.
+# What the rules set before Python starts. One thread per numeric library: ranks and workers are the
+# parallelism. Expandable segments keep batches of many shapes from fragmenting CUDA memory; parallel launch
+# lets the ranks of one host start NCCL kernels without waiting for each other.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -26,15 +26,17 @@ ENVIRONMENT = {
     "NCCL_LAUNCH_MODE": "PARALLEL",
 }
 
-# sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a batch script
-# does with `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. torchrun turns every failure into 1: see launch.py.
+# sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
+# batch script does with `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. torchrun turns every failure into
+# 1: see launch.py.
 REQUEUE_EXIT_CODE = 75
 _PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Requeue(SystemExit):
-    """The run was asked to stop and has saved; the same command goes on from there. Exits with REQUEUE_EXIT_CODE."""
+    """The run was asked to stop and has saved; the same command goes on from there. Exits with
+    REQUEUE_EXIT_CODE."""
 
     def __init__(self) -> None:
         super().__init__(REQUEUE_EXIT_CODE)
@@ -51,7 +53,8 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """What torchrun has set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); alone where it has set nothing.
+        """What torchrun has set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); alone where it has set
+        nothing.
 
         Raises MillraceError where only a part is set, or the numbers do not fit together.
         """
@@ -95,8 +98,9 @@ def end_with_launcher(signal_number: int) -> None:
 
 
 class Exchange:
-    """Small values between the ranks, host to host over gloo: never waits for a device, and fails at once where a
-    rank has died, because its sockets close. Every rank must make the same calls in the same order."""
+    """Small values between the ranks, host to host over gloo: never waits for a device, and fails at once
+    where a rank has died, because its sockets close. Every rank must make the same calls in the same
+    order."""
 
     def __init__(self, world_size: int, timeout_seconds: float = 600.0) -> None:
         self.world_size, self._group = world_size, None
@@ -107,7 +111,9 @@ class Exchange:
 
             self._dist = dist
             if dist.get_backend() != "gloo":
-                self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds))
+                self._group = dist.new_group(
+                    backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds)
+                )
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """The sum over ranks of every value, in float64; the same bits on every rank."""
@@ -151,7 +157,8 @@ class StopSignals:
 
     @property
     def requested(self) -> bool:
-        """Whether to stop: a signal has come, or torchrun is dead, and another run may begin in the same folder."""
+        """Whether to stop: a signal has come, or torchrun is dead, and another run may begin in the same
+        folder."""
         if not self._asked and "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
             log.warning("the launcher is dead: finishing the step, then saving")
             self._asked = True

@@ -1,4 +1,5 @@
-"""The folder of a training run: what it was trained with, so that a changed run never goes on from other weights."""
+"""The folder of a training run: what it was trained with, so that a changed run never goes on from other
+weights."""
 
 from __future__ import annotations
 
@@ -11,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace.common import atomic
-from millrace.common import jsonl
-from millrace.common.workflow import partitions
+from millrace.common import atomic, jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
@@ -25,7 +24,8 @@ _KEPT = (NOTE, PREVIOUS)
 
 @contextlib.contextmanager
 def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
-    """Keep other processes out of `folder` while this one trains in it: two would write one log and one checkpoint.
+    """Keep other processes out of `folder` while this one trains in it: two would write one log and one
+    checkpoint.
 
     Waits `patience` seconds, for the ranks of a launcher that was killed end their step first; then raises
     MillraceError. Call it on one rank. Where the file system has no locks, nobody is kept out.
@@ -44,7 +44,9 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
                     "with millrace.common.training.launch, not with srun alone",
                 )
             if not told:
-                log.warning("%s: another process is training here; waiting %.0f s for it to end", folder, patience)
+                log.warning(
+                    "%s: another process is training here; waiting %.0f s for it to end", folder, patience
+                )
             told = True
             time.sleep(0.2)
         yield
@@ -66,11 +68,13 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    digest = partitions.digest(identity)[:12]
+    digest = jsonl.digest(identity)[:12]
     before = _known(folder)
     if before == digest:
         return digest
-    stale = [path for path in sorted(folder.iterdir()) if path.name not in _KEPT and not path.name.startswith(".")]
+    stale = [
+        path for path in sorted(folder.iterdir()) if path.name not in _KEPT and not path.name.startswith(".")
+    ]
     if stale:
         target = _free(folder / PREVIOUS / (before or "unknown"))
         target.mkdir(parents=True)

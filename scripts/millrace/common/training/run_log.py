@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-
-
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
-
-from millrace.common import atomic
-from millrace.common.cli import log
-
-
-
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import torch
 
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
+from millrace.common.cli import log
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import Ranks
 
@@ -31,7 +21,8 @@ METRICS = "metrics.jsonl"
 
 
 def truncate(path: Path, step: int) -> None:
-    """Remove the lines past optimiser step `step` (the run will write them again), and a line that was cut."""
+    """Remove the lines past optimiser step `step` (the run will write them again), and a line that was
+    cut."""
     if not path.exists():
         return
     kept = [raw for raw in _whole_lines(path) if orjson.loads(raw)["step"] <= step]
@@ -58,7 +49,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 class RunLog:
     """The log of one rank: rank 0 writes metrics, every rank its ids (where asked for). Close it at the end.
 
-    `resumed_step` is the optimiser step the run goes on from, -1 for one that begins; `total_steps` may change.
+    `resumed_step` is the optimiser step the run goes on from, -1 for one that begins; `total_steps` may
+    change.
     """
 
     def __init__(self, folder: Path, rank: int, resumed_step: int, *, ids: bool, tensorboard: bool) -> None:
@@ -76,7 +68,9 @@ class RunLog:
             if sys.stderr.isatty():
                 from tqdm import tqdm
 
-                self._bar = tqdm(desc="training", unit="step", initial=max(resumed_step, 0), dynamic_ncols=True)
+                self._bar = tqdm(
+                    desc="training", unit="step", initial=max(resumed_step, 0), dynamic_ncols=True
+                )
         if ids:
             self._ids = open(folder / f"sample_ids.{rank}.jsonl", "ab")  # noqa: SIM115
 
@@ -154,13 +148,12 @@ def _scalars(prefix: str, figures: dict[str, Any]) -> Iterator[tuple[str, float]
             yield f"{prefix}/{name}", float(value)
 
 
-
 @dataclass
 class Result:
     """`model` is the trained one, the same on every rank (`digest` is of its bits).
 
-    `loss` is that of the last line of metrics.jsonl, `evaluations` the metrics by optimiser step; `resumed_step` is
-    None where the run began anew.
+    `loss` is that of the last line of metrics.jsonl, `evaluations` the metrics by optimiser step;
+    `resumed_step` is None where the run began anew.
     """
 
     model: torch.nn.Module
@@ -190,4 +183,6 @@ def known(path: Path) -> tuple[float | None, dict[int, dict[str, float]]]:
     """The last loss and the evaluations that a metrics.jsonl holds."""
     rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
     losses = [row["loss"] for row in rows if row["event"] == "train"]
-    return losses[-1] if losses else None, {row["step"]: row["metrics"] for row in rows if row["event"] == "eval"}
+    return losses[-1] if losses else None, {
+        row["step"]: row["metrics"] for row in rows if row["event"] == "eval"
+    }

@@ -1,4 +1,5 @@
-"""Learning rates: a warm-up, then cosine, linear or constant. Pure in the step, and steady where the end moves."""
+"""Learning rates: a warm-up, then cosine, linear or constant. Pure in the step, and steady where the end
+moves."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ class Schedule:
     Warm-up: (step + 1) / (warmup_steps + 1). Then, with the share p of the way from there to the end: cosine
     m + (1 - m) (1 + cos(pi p)) / 2, linear m + (1 - m) (1 - p), constant 1, where m is `min_lr_ratio`.
 
-    The number of steps ahead changes with the number of ranks and the plan of each epoch. `move_end` then leads from
-    the share reached to the new end, without a jump.
+    The number of steps ahead changes with the number of ranks and the plan of each epoch. `move_end` then
+    leads from the share reached to the new end, without a jump.
     """
 
     kind: str
@@ -30,13 +31,19 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise MillraceError(f"unknown schedule {self.kind!r}", where="lr_scheduler_type", remedy=f"One of {KINDS}")
+            raise MillraceError(
+                f"unknown schedule {self.kind!r}", where="lr_scheduler_type", remedy=f"One of {KINDS}"
+            )
         self.anchor_step = max(self.anchor_step, self.warmup_steps)
 
     def share(self, step: int) -> float:
         """The share (0 to 1) of the way from the end of the warm-up to the end of the run."""
         ahead = self.total_steps - self.anchor_step
-        done = min(max(step - self.anchor_step, 0) / ahead, 1.0) if ahead > 0 else float(step >= self.total_steps)
+        done = (
+            min(max(step - self.anchor_step, 0) / ahead, 1.0)
+            if ahead > 0
+            else float(step >= self.total_steps)
+        )
         return self.anchor_share + (1.0 - self.anchor_share) * done
 
     def factor(self, step: int) -> float:

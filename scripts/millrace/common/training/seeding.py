@@ -1,4 +1,5 @@
-"""Addressed randomness: every draw derives from a seed and names (epoch, sample id, ...), never from what ran before.
+"""Addressed randomness: every draw derives from a seed and names (epoch, sample id, ...), never from what ran
+before.
 
 So a draw is the same for any number of ranks and workers and after a resume, and differs between epochs.
 """
@@ -20,7 +21,8 @@ from millrace.common.training.ranks import STOP_SIGNALS
 
 
 def derive(seed: int, *names: int | str | bytes) -> int:
-    """A seed (0 to 2^63 - 1) for the address `names` under `seed`: BLAKE2b, the same on every machine and version.
+    """A seed (0 to 2^63 - 1) for the address `names` under `seed`: BLAKE2b, the same on every machine and
+    version.
 
     `derive(1, "a", "b")` and `derive(1, "ab")` differ, and so do `derive(1, 2)` and `derive(1, "2")`.
     """
@@ -75,7 +77,8 @@ def preserved() -> Iterator[None]:
 
 
 def rng_state(device: bool = True) -> dict[str, Any]:
-    """The states of the generators of Python, numpy, torch and (if used) the current CUDA device, in plain types."""
+    """The states of the generators of Python, numpy, torch and (if used) the current CUDA device, in plain
+    types."""
     import torch
 
     state: dict[str, Any] = {
@@ -111,8 +114,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
 def start_worker(number: int) -> None:
     """`worker_init_fn` of every DataLoader: one thread, seeded generators, deaf to others' stop signals.
 
-    Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for which it needs its
-    workers; it ends them itself, and they leave when it is gone.
+    Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for which it
+    needs its workers; it ends them itself, and they leave when it is gone.
     """
     import torch
 
@@ -130,7 +133,8 @@ def _unheard(number: int, frame: object) -> None:
 
 
 def _obey(trainer: int) -> None:
-    """Leave when the trainer itself says so: a loader that is closed, or Python at its end, sends SIGTERM and waits."""
+    """Leave when the trainer itself says so: a loader that is closed, or Python at its end, sends SIGTERM and
+    waits."""
     while True:
         heard = signal.sigwaitinfo(STOP_SIGNALS)
         if heard.si_signo == signal.SIGTERM and heard.si_pid == trainer:

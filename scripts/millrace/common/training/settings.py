@@ -14,7 +14,8 @@ PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Steps are optimiser steps: `grad_acc` batches of every rank each, with one weight for all their samples."""
+    """Steps are optimiser steps: `grad_acc` batches of every rank each, with one weight for all their
+    samples."""
 
     epochs: int = 1
     max_steps: int = 0
@@ -46,11 +47,15 @@ class LoopSettings:
     def __post_init__(self) -> None:
         at_least = {
             **dict.fromkeys(("epochs", "grad_acc", "log_steps"), 1),
-            **dict.fromkeys(("max_steps", "warmup_steps", "save_steps", "save_total_limit", "eval_steps", "lr"), 0),
+            **dict.fromkeys(
+                ("max_steps", "warmup_steps", "save_steps", "save_total_limit", "eval_steps", "lr"), 0
+            ),
             **dict.fromkeys(("weight_decay", "max_grad_norm", "adam_epsilon", "seed"), 0),
         }
         for name, least in at_least.items():
-            self._check(name, math.isfinite(getattr(self, name)) and getattr(self, name) >= least, f"at least {least}")
+            self._check(
+                name, math.isfinite(getattr(self, name)) and getattr(self, name) >= least, f"at least {least}"
+            )
         for name in ("warmup_ratio", "min_lr_ratio"):
             self._check(name, 0 <= getattr(self, name) <= 1, "0 to 1")
         for name in ("adam_beta1", "adam_beta2"):
@@ -62,7 +67,9 @@ class LoopSettings:
 
     def _check(self, name: str, fits: bool, meaning: str) -> None:
         if not fits:
-            raise MillraceError(f"{name} must be {meaning}, not {getattr(self, name)!r}", where="training settings")
+            raise MillraceError(
+                f"{name} must be {meaning}, not {getattr(self, name)!r}", where="training settings"
+            )
 
     @property
     def length(self) -> dict:

@@ -16,7 +16,8 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Task(Protocol):
-    """A lane's training task. The plan of an epoch must be a pure function of (seed, epoch, world size, spans).
+    """A lane's training task. The plan of an epoch must be a pure function of (seed, epoch, world size,
+    spans).
 
     Optional: `parameter_groups(model) -> list[dict]` for AdamW, `enable_gradient_checkpointing(model)` (else
     `model.gradient_checkpointing_enable()` is called).
@@ -28,25 +29,30 @@ class Task(Protocol):
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
         """Steps (batches per rank) of the plan; with `spans` of what is left after them. See Position."""
 
-    def loader(self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()) -> Iterable[Any]:
-        """The batches of a rank from `start_step` on: exactly `steps_per_epoch(...) - start_step` on every rank.
+    def loader(
+        self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
+    ) -> Iterable[Any]:
+        """The batches of a rank from `start_step` on: exactly `steps_per_epoch(...) - start_step` on every
+        rank.
 
         A batch may be empty. Moved by its `to(device, non_blocking=True)` where it has one.
         """
 
     def batch_ids(self, batch: Any) -> np.ndarray:
-        """The ids of the batch's samples; none for a batch that is empty or a filler: its loss is not computed."""
+        """The ids of the batch's samples; none for a batch that is empty or a filler: its loss is not
+        computed."""
 
     def training_step(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, float, Mapping[str, float]]:
         """(loss, weight, counts): the loss is the mean over `weight` units (samples, tokens, ...).
 
-        The update is that of the mean over the units of all ranks and accumulated batches, however they are split.
-        `weight` is a number of the host: reading it from a device would stop the device. Counts are summed over ranks,
-        see meters.Meters (`audio_seconds`, `padded_audio_seconds`, ...).
+        The update is that of the mean over the units of all ranks and accumulated batches, however they are
+        split. `weight` is a number of the host: reading it from a device would stop the device. Counts are
+        summed over ranks, see meters.Meters (`audio_seconds`, `padded_audio_seconds`, ...).
         """
 
     def evaluate(self, model: nn.Module, fabric: Any) -> dict[str, float]:
-        """Metrics of the held-out data, called on every rank (no gradients, the run's precision); rank 0's count."""
+        """Metrics of the held-out data, called on every rank (no gradients, the run's precision); rank 0's
+        count."""
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values that tell whether the plan is still the same (a digest of its inputs)."""
@@ -58,8 +64,8 @@ class Task(Protocol):
 class Share:
     """One batch on its way through the model; the model's side fills in `weight` and `counts`.
 
-    No dataclass, tuple or dict: wrapped modules copy those, and cast the tensors inside (half-precision waveforms give
-    wrong features).
+    No dataclass, tuple or dict: wrapped modules copy those, and cast the tensors inside (half-precision
+    waveforms give wrong features).
     """
 
     def __init__(self, batch: Any, ids: np.ndarray) -> None:
@@ -69,7 +75,8 @@ class Share:
 
 
 class TrainingStep(nn.Module):
-    """The model and its loss as one module, so that every rank takes part in a step, also with an empty batch."""
+    """The model and its loss as one module, so that every rank takes part in a step, also with an empty
+    batch."""
 
     def __init__(self, task: Task, model: nn.Module) -> None:
         super().__init__()
@@ -77,12 +84,15 @@ class TrainingStep(nn.Module):
         self._training_step = task.training_step
 
     def forward(self, share: Share) -> torch.Tensor:
-        """The mean loss of the share, whose weight and counts it fills in; 0 from all parameters where it is empty."""
+        """The mean loss of the share, whose weight and counts it fills in; 0 from all parameters where it is
+        empty."""
         if len(share.ids):
             loss, weight, share.counts = self._training_step(self.model, share.batch)
             share.weight = float(weight)
             if not (math.isfinite(share.weight) and share.weight >= 0):
-                raise MillraceError(f"the weight of a batch is {share.weight}", where=f"samples {share.ids[:5]}")
+                raise MillraceError(
+                    f"the weight of a batch is {share.weight}", where=f"samples {share.ids[:5]}"
+                )
             if share.weight > 0:
                 return loss
         # The others wait for this rank's gradients: give zeros, not nothing, and not 0 * nan.

@@ -9,10 +9,16 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from millrace.common.training import seeding
 from millrace.common.errors import MillraceError
+from millrace.common.training import seeding
 from millrace.common.training.settings import LoopSettings
-from millrace.common.training.task import Share, Task, TrainingStep, enable_gradient_checkpointing, parameter_groups
+from millrace.common.training.task import (
+    Share,
+    Task,
+    TrainingStep,
+    enable_gradient_checkpointing,
+    parameter_groups,
+)
 
 
 class Updates:
@@ -36,13 +42,14 @@ class Updates:
                 lr=settings.lr,
                 betas=(settings.adam_beta1, settings.adam_beta2),
                 eps=settings.adam_epsilon,
-                # With a scaler, a fused step would unscale for itself, and the gradients could not be clipped.
+                # With a scaler, a fused step would unscale for itself, and the gradients could not be
+                # clipped.
                 fused=True if self.device.type == "cuda" and settings.precision != "16-mixed" else None,
             )
         )
         self._base_lrs = [group["lr"] for group in self.optimizer.param_groups]
-        # Losses are divided by about the mean weight of a batch, which keeps half-precision gradients in range. A power
-        # of two, so that it cancels exactly.
+        # Losses are divided by about the mean weight of a batch, which keeps half-precision gradients in
+        # range. A power of two, so that it cancels exactly.
         self._scale = 1.0
         self._infinite = torch.zeros((), dtype=torch.bool, device=self.device)
         self._checked_step = 0
@@ -50,7 +57,8 @@ class Updates:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the last step (before the first: its base), of the first group of parameters."""
+        """The learning rate of the last step (before the first: its base), of the first group of
+        parameters."""
         return self.optimizer.param_groups[0]["lr"]
 
     @property
@@ -59,7 +67,8 @@ class Updates:
         return None if self._norm is None else float(self._norm)
 
     def forward(self, share: Share, more: bool) -> torch.Tensor:
-        """The mean loss of a batch; `more`: others follow before `apply`, so gradients need not travel yet."""
+        """The mean loss of a batch; `more`: others follow before `apply`, so gradients need not travel
+        yet."""
         with self._alone(more):
             return self.wrapped(share)
 
@@ -73,13 +82,17 @@ class Updates:
         return self.fabric.no_backward_sync(self.wrapped) if more and several else contextlib.nullcontext()
 
     def apply(self, total: float, batches: int, step: int, factor: float) -> None:
-        """Optimiser step number `step`, with `total`, the weight of all ranks' shares, and `factor` of the rate."""
+        """Optimiser step number `step`, with `total`, the weight of all ranks' shares, and `factor` of the
+        rate."""
         ranks = self.fabric.world_size
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         # DDP has averaged over ranks; what is wanted is the sum.
         torch._foreach_mul_(gradients, ranks * self._scale / total)
         self._norm = self.fabric.clip_gradients(
-            self.wrapped, self.optimizer, max_norm=self.settings.max_grad_norm or math.inf, error_if_nonfinite=False
+            self.wrapped,
+            self.optimizer,
+            max_norm=self.settings.max_grad_norm or math.inf,
+            error_if_nonfinite=False,
         )
         if self.settings.precision != "16-mixed":  # whose scaler skips such steps
             self._infinite |= ~torch.isfinite(self._norm)

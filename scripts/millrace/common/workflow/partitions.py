@@ -1,12 +1,12 @@
 """Partitions: bounded groups of source items, kept in step with the sources while the workflow is parsed.
 
-A partition file holds all that its job needs to know of its sources, and is rewritten only when that changes. So
-Snakemake's plain comparison of file times lists exactly the partitions that changed, before anything has run.
+A partition file holds all that its job needs to know of its sources, and is rewritten only when that changes.
+So Snakemake's plain comparison of file times lists exactly the partitions that changed, before anything has
+run.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,7 @@ from typing import Any
 
 import orjson
 
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 
 
@@ -48,8 +47,8 @@ class Stat:
 class DigestCache:
     """Facts of one kind read from files, by path and signature, so that an unchanged file is not read again.
 
-    The cache is disposable: a missing or damaged one costs time, never truth. So does one of another `version`: give
-    another where the facts change their meaning, or depend on more than the file.
+    The cache is disposable: a missing or damaged one costs time, never truth. So does one of another
+    `version`: give another where the facts change their meaning, or depend on more than the file.
     """
 
     def __init__(self, path: str | os.PathLike, version: int = 1) -> None:
@@ -91,11 +90,12 @@ class Placement:
 
 
 class Assignment:
-    """The append-only table item -> partition. A known item never moves; a new one fills its group's last partition.
+    """The append-only table item -> partition. A known item never moves; a new one fills its group's last
+    partition.
 
-    `limit` bounds the sum of costs of a partition (a single dearer item gets one alone). The file is precious where
-    placements mean more than grouping (the splits of a data set), so a damaged one is an error, never remade.
-    `labels` are the further fields that every line must have.
+    `limit` bounds the sum of costs of a partition (a single dearer item gets one alone). The file is precious
+    where placements mean more than grouping (the splits of a data set), so a damaged one is an error, never
+    remade. `labels` are the further fields that every line must have.
     """
 
     def __init__(self, path: str | os.PathLike, limit: float, labels: Sequence[str] = ()) -> None:
@@ -118,9 +118,13 @@ class Assignment:
 
     def _parse(self, number: int, row: Any) -> Placement:
         try:
-            labels = {key: value for key, value in row.items() if key not in ("item", "group", "number", "cost")}
+            labels = {
+                key: value for key, value in row.items() if key not in ("item", "group", "number", "cost")
+            }
             labels.update({key: row[key] for key in self.labels})
-            placement = Placement(str(row["item"]), str(row["group"]), int(row["number"]), float(row["cost"]), labels)
+            placement = Placement(
+                str(row["item"]), str(row["group"]), int(row["number"]), float(row["cost"]), labels
+            )
             if placement.number < 0 or not 0 <= placement.cost < float("inf"):
                 raise ValueError
             return placement
@@ -178,7 +182,8 @@ class Changes:
 
 
 def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any], suffix: str = ".json") -> Changes:
-    """Make `folder` hold exactly `contents` (id -> JSON value), writing only what differs and removing what is gone."""
+    """Make `folder` hold exactly `contents` (id -> JSON value), writing only what differs and removing what
+    is gone."""
     folder = Path(folder)
     written = [
         name
@@ -192,18 +197,3 @@ def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any], suffix: s
             os.unlink(entry.path)
             removed.append(name)
     return Changes(written, removed)
-
-
-def digest(value: Any) -> str:
-    """A short digest of a JSON value, the same whatever its key order."""
-    return hashlib.sha256(jsonl.canonical(value)).hexdigest()[:32]
-
-
-def head_tail_digest(path: str, block: int = 65536) -> str:
-    """Digest of a file's first and last `block` bytes: enough to tell files of equal size apart cheaply."""
-    with open(path, "rb") as handle:
-        seen = hashlib.sha256(handle.read(block))
-        size = os.fstat(handle.fileno()).st_size
-        handle.seek(max(size - block, min(block, size)))
-        seen.update(handle.read(block))
-    return seen.hexdigest()[:32]

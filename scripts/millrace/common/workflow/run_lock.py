@@ -1,8 +1,9 @@
 """Locks that a killed run leaves behind: told apart from those of a living run, and removed.
 
-Snakemake's lock names files, not its holder, so after a SIGKILL every run stops until somebody types `--unlock`. Each
-main process of Millrace notes who it is while it lasts, from its parse on, for the lock is taken long before the first
-job starts (conda environments are made in between). A later parse removes the lock when all who were noted are dead.
+Snakemake's lock names files, not its holder, so after a SIGKILL every run stops until somebody types
+`--unlock`. Each main process of Millrace notes who it is while it lasts, from its parse on, for the lock is
+taken long before the first job starts (conda environments are made in between). A later parse removes the
+lock when all who were noted are dead.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 
 NOTES = Path(".snakemake/millrace.runs")
 LOCKS = Path(".snakemake/locks")
@@ -34,7 +34,8 @@ def enter() -> None:
 def begin(local: bool) -> None:
     """Note that this process runs jobs; `local` is whether they die with it. Call it in `onstart`.
 
-    Also keeps Snakemake from hanging at SIGTERM: its handler waits for a lock that the thread it interrupts may hold.
+    Also keeps Snakemake from hanging at SIGTERM: its handler waits for a lock that the thread it interrupts
+    may hold.
     """
     _write(local)
     snakemakes = signal.getsignal(signal.SIGTERM)
@@ -55,7 +56,8 @@ def is_held() -> bool:
 
 
 def clear_stale() -> str:
-    """Remove the lock where all who may hold it were local, on this host, and are dead; return what was done, or ''.
+    """Remove the lock where all who may hold it were local, on this host, and are dead; return what was done,
+    or ''.
 
     Jobs of a dead cluster run may still be writing, so its lock is left to the user, who is told what to do.
     """
@@ -111,7 +113,8 @@ def _lives(note: dict[str, Any]) -> bool:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where there is none. Tells a reused pid apart."""
+    """When a process started, in clock ticks since boot; None where there is none. Tells a reused pid
+    apart."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

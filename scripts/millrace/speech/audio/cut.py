@@ -1,8 +1,10 @@
-"""Recordings in, segments out: what a recording is, its spans as int16 mono, and segments as bytes of a file format.
+"""Recordings in, segments out: what a recording is, its spans as int16 mono, and segments as bytes of a file
+format.
 
-PCM goes through libsndfile, everything else, FLAC too, through FFmpeg's libraries inside PyAV (no program called
-ffmpeg is needed). Which one is decided by a file's content, never by its name. FLAC is streamed rather than sought:
-most segments of a recording are wanted, and FFmpeg, unlike libsndfile, reads on behind damage and without a length.
+PCM goes through libsndfile, everything else, FLAC too, through FFmpeg's libraries inside PyAV (no program
+called ffmpeg is needed). Which one is decided by a file's content, never by its name. FLAC is streamed rather
+than sought: most segments of a recording are wanted, and FFmpeg, unlike libsndfile, reads on behind damage
+and without a length.
 """
 
 from __future__ import annotations
@@ -19,21 +21,29 @@ import numpy as np
 
 from millrace.speech.audio.encode import AUDIO_FORMATS, encode
 from millrace.speech.audio.pcm import PcmRecording
-from millrace.speech.audio.recording import AudioError, AudioInfo, head_of, is_pcm_container, resampled, to_int16
+from millrace.speech.audio.recording import (
+    AudioError,
+    AudioInfo,
+    head_of,
+    is_pcm_container,
+    resampled,
+    to_int16,
+)
 
 __all__ = ["AUDIO_FORMATS", "OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "probe"]
 
 # Aligners round: a span may end this much behind the last sample, and is cut there.
 OVERHANG_SECONDS = 0.05
-# Above this length of span, the recording's duration is measured first, so that a mistyped end does not buffer it all.
+# Above this length of span, the recording's duration is measured first, so that a mistyped end does not
+# buffer it all.
 _LONG_SPAN_SECONDS = 600.0
 
 
 def probe(path: str | os.PathLike) -> AudioInfo:
     """What a recording is; AudioError where it gives no audio.
 
-    Cheap: header, first and last packets. All packets are counted (not decoded) where the header states no duration, or
-    one that the last packets contradict.
+    Cheap: header, first and last packets. All packets are counted (not decoded) where the header states no
+    duration, or one that the last packets contradict.
     """
     pcm = _open_pcm(path)
     if pcm is not None:
@@ -52,15 +62,17 @@ def probe(path: str | os.PathLike) -> AudioInfo:
 def cut(
     path: str | os.PathLike, spans: Sequence[tuple[float, float]], sampling_rate: int
 ) -> Iterator[np.ndarray | AudioError]:
-    """Yield for each span (start, end) in seconds its samples, int16 mono (n,) at `sampling_rate`, or an AudioError.
+    """Yield for each span (start, end) in seconds its samples, int16 mono (n,) at `sampling_rate`, or an
+    AudioError.
 
-    A span is the samples [round(start * rate), round(end * rate)) of the source at its own rate; they are mixed to
-    mono (see `recording.mono`), resampled by soxr HQ where the rates differ, and rounded once. `spans` are sorted by
-    start (ValueError else); those that are no span (NaN, negative, reversed, without a sample) may stand anywhere.
+    A span is the samples [round(start * rate), round(end * rate)) of the source at its own rate; they are
+    mixed to mono (see `recording.mono`), resampled by soxr HQ where the rates differ, and rounded once.
+    `spans` are sorted by start (ValueError else); those that are no span (NaN, negative, reversed, without a
+    sample) may stand anywhere.
 
-    The recording is read once. Memory is bounded by the longest span and what overlaps it, not by the recording.
-    A yielded AudioError concerns that span only: `out_of_range`, or `audio_load` where the span touches a damaged
-    stretch. One that concerns the whole recording is raised at the first `next`.
+    The recording is read once. Memory is bounded by the longest span and what overlaps it, not by the
+    recording. A yielded AudioError concerns that span only: `out_of_range`, or `audio_load` where the span
+    touches a damaged stretch. One that concerns the whole recording is raised at the first `next`.
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be above 0, not {sampling_rate}")
@@ -89,13 +101,18 @@ def _check(path: str | os.PathLike, span: tuple[float, float]) -> tuple[float, f
     if not (math.isfinite(start) and math.isfinite(end)):
         return AudioError("out_of_range", path, f"the span {start} to {end} s is not finite")
     if start < 0 or end <= start:
-        kind = "begins before 0" if start < 0 else "has no length" if end == start else "ends before it begins"
+        kind = (
+            "begins before 0" if start < 0 else "has no length" if end == start else "ends before it begins"
+        )
         return AudioError("out_of_range", path, f"the span {start:.3f} to {end:.3f} s {kind}")
     return start, end
 
 
-def _limits(path: str | os.PathLike, span: tuple[float, float], rate: int, total: int) -> tuple[int, int] | AudioError:
-    """Samples [start, stop) of a span in a recording of `total` samples, its end clipped if it overhangs a little."""
+def _limits(
+    path: str | os.PathLike, span: tuple[float, float], rate: int, total: int
+) -> tuple[int, int] | AudioError:
+    """Samples [start, stop) of a span in a recording of `total` samples, its end clipped if it overhangs a
+    little."""
     start, stop = round(span[0] * rate), round(span[1] * rate)
     if stop > total + round(OVERHANG_SECONDS * rate) or start >= total:
         where = f"lies outside of the recording, which is {total / rate:.3f} s long"
@@ -107,7 +124,9 @@ def _limits(path: str | os.PathLike, span: tuple[float, float], rate: int, total
     return start, min(stop, total)
 
 
-def _cut_pcm(pcm: PcmRecording, span: tuple[float, float] | AudioError, sampling_rate: int) -> np.ndarray | AudioError:
+def _cut_pcm(
+    pcm: PcmRecording, span: tuple[float, float] | AudioError, sampling_rate: int
+) -> np.ndarray | AudioError:
     limits = span if isinstance(span, AudioError) else _limits(pcm.path, span, pcm.sample_rate, pcm.frames)
     if isinstance(limits, AudioError):
         return limits
@@ -178,10 +197,10 @@ def _cut_stream(
                 block = None
                 window.forget(start)
             if stream.lost_from is not None and stop > stream.lost_from:
-                problem = (
-                    f"is damaged at {stream.lost_from / rate:.3f} s and has no reliable time stamps there: what follows"
+                problem = f"is damaged at {stream.lost_from / rate:.3f} s and has no reliable time stamps there: what follows"
+                yield AudioError(
+                    "audio_load", path, f"{problem} can't be placed: {span[0]:.3f} to {span[1]:.3f} s"
                 )
-                yield AudioError("audio_load", path, f"{problem} can't be placed: {span[0]:.3f} to {span[1]:.3f} s")
                 continue
             # Before the end is reached, all that counts is that the span does not pass what is decoded.
             limits = _limits(path, span, rate, window.total)

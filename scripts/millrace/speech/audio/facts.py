@@ -11,7 +11,13 @@ import av
 from millrace.speech.audio.packets import discarded
 from millrace.speech.audio.pcm import loose_ends
 from millrace.speech.audio.recording import AudioInfo, opposite_warning
-from millrace.speech.audio.stream import LOSSLESS, MAX_RESETTABLE_GAP, RESETTABLE, STATES_DURATION, StreamRecording
+from millrace.speech.audio.stream import (
+    LOSSLESS,
+    MAX_RESETTABLE_GAP,
+    RESETTABLE,
+    STATES_DURATION,
+    StreamRecording,
+)
 
 # Samples that encoders put before the sound, at most (AAC: Apple's).
 _DELAYS = {"mp3": 1105, "mp2": 481, "aac": 2112, "aac_latm": 2112, "dts": 512, "ra_144": 160}
@@ -41,7 +47,9 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
     if stream.opposite:
         warnings.append(opposite_warning(name))
     if stream.headerless:
-        warnings.append(f"no_header: {name} has none, and is taken for {stream.headerless} because of its name")
+        warnings.append(
+            f"no_header: {name} has none, and is taken for {stream.headerless} because of its name"
+        )
     if stream.form == "wav":
         warnings += loose_ends(stream.path)
     if wrong:
@@ -61,8 +69,8 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
 def _duration(path: str) -> tuple[float, str]:
     """Seconds, and what the header states where that is wrong by more than 0.1 s (else "").
 
-    What the header states is held against the packets of the last 10 s; where they disagree, or nothing reliable is
-    stated, all packets are counted without decoding them.
+    What the header states is held against the packets of the last 10 s; where they disagree, or nothing
+    reliable is stated, all packets are counted without decoding them.
     """
     with StreamRecording(path) as stream:
         stated = _stated_duration(stream)

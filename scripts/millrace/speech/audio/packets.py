@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-
-
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-import av
-
-from millrace.speech.audio.damage import frames
-
-
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import av
 import numpy as np
 
+from millrace.speech.audio.damage import frames
 from millrace.speech.audio.recording import cancel, mono
 
 # With fewer, a bit rate is not known to be constant.
@@ -27,14 +17,16 @@ _ENOUGH_PACKETS = 32
 
 
 def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
-    """The packets; one whose stamp leaves the row that those before and behind it form (a flipped bit) has none."""
+    """The packets; one whose stamp leaves the row that those before and behind it form (a flipped bit) has
+    none."""
     before: av.Packet | None = None
     held: av.Packet | None = None
     for packet in packets:
         if held is not None:
             if before is not None and None not in (before.pts, held.pts, packet.pts):
                 step = (packet.pts - before.pts) / 2
-                # Twice the usual length between its neighbours, and not about midway: only its own stamp is wrong.
+                # Twice the usual length between its neighbours, and not about midway: only its own stamp is
+                # wrong.
                 length = max(before.duration or 0, held.duration or 0)
                 usual = 0 < 0.75 * length <= step <= 1.25 * length
                 if usual and abs(held.pts - before.pts - step) > 0.6 * step:
@@ -47,7 +39,8 @@ def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
 
 
 def keeps_place(packet: av.Packet) -> bool:
-    """Whether an undecodable packet of a stream without stamps has swallowed no audio: a tag between joined files."""
+    """Whether an undecodable packet of a stream without stamps has swallowed no audio: a tag between joined
+    files."""
     raw = bytes(packet)[:8]
     return raw[:3] in (b"ID3", b"TAG") or raw == b"APETAGEX"
 
@@ -68,8 +61,8 @@ class Sizes:
             self.least, self.most = min(self.least, size), max(self.most, size)
 
     def times(self, size: int) -> int:
-        """How many packets take `size` bytes; 0 where their sizes differ (but by the byte that pads some), or no number
-        does."""
+        """How many packets take `size` bytes; 0 where their sizes differ (but by the byte that pads some), or
+        no number does."""
         if self.seen < _ENOUGH_PACKETS or self.most > self.least + 1:
             return 0
         mean = self.total / (self.seen - 2)
@@ -78,10 +71,11 @@ class Sizes:
 
 
 def frames_held(packet: av.Packet, form: str, sizes: Sizes) -> int | None:
-    """How many frames an undecodable packet of a stream without stamps stands for; None where that can't be told.
+    """How many frames an undecodable packet of a stream without stamps stands for; None where that can't be
+    told.
 
-    One, where it is as long as its header says. At a constant bit rate, several that have lost their headers, where its
-    bytes are those of so many: then damage has overwritten bytes, and neither lost nor added any.
+    One, where it is as long as its header says. At a constant bit rate, several that have lost their headers,
+    where its bytes are those of so many: then damage has overwritten bytes, and neither lost nor added any.
     """
     if frames.frame_bytes(bytes(packet)[:7], form) == packet.size:
         return 1
@@ -115,8 +109,8 @@ class FrameRun:
     def add(self, frame: av.AudioFrame, dtype: type) -> None:
         n = frame.samples
         if self.planar:
-            # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV lists one plane more,
-            # which points nowhere.
+            # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV lists one
+            # plane more, which points nowhere.
             self.planes.append([np.frombuffer(plane, dtype, n) for plane in frame.planes[: self.channels]])
         else:
             packed = np.frombuffer(frame.planes[0], dtype, n * self.channels)
@@ -124,7 +118,8 @@ class FrameRun:
         self.samples += n
 
     def at_rate(self, rate: int) -> Iterator[np.ndarray]:
-        """One mono block at `rate`, that of the recording's first frame: it can change (chained Ogg, late SBR)."""
+        """One mono block at `rate`, that of the recording's first frame: it can change (chained Ogg, late
+        SBR)."""
         if not self.samples:
             return
         channels = [np.concatenate(parts) for parts in zip(*self.planes, strict=True)]

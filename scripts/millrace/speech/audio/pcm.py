@@ -41,7 +41,8 @@ def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]
 
 
 def loose_ends(path: str | os.PathLike) -> Iterator[str]:
-    """Warnings about a WAV that holds more, or less, than its header states: samples may not lie where they did."""
+    """Warnings about a WAV that holds more, or less, than its header states: samples may not lie where they
+    did."""
     name, length = os.path.basename(path), os.path.getsize(path)
     with open(path, "rb") as handle:
         if handle.read(4) != b"RIFF":
@@ -67,7 +68,8 @@ def loose_ends(path: str | os.PathLike) -> Iterator[str]:
 
 
 class PcmRecording:
-    """An open PCM file; `open` returns None for what libsndfile can't read exactly: that is for the stream reader."""
+    """An open PCM file; `open` returns None for what libsndfile can't read exactly: that is for the stream
+    reader."""
 
     def __init__(self, path: str | os.PathLike, handle: soundfile.SoundFile) -> None:
         self.path, self.handle = path, handle

@@ -23,7 +23,8 @@ _ENOUGH_SAMPLES = 100
 
 
 class AudioError(Exception):
-    """A recording, or one span of it, that gives no audio. `reason` is one of REASONS; the text names the file."""
+    """A recording, or one span of it, that gives no audio. `reason` is one of REASONS; the text names the
+    file."""
 
     def __init__(self, reason: str, path: str | os.PathLike, problem: str) -> None:
         if reason not in REASONS:
@@ -37,7 +38,8 @@ class AudioError(Exception):
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """Facts of a recording. `duration_seconds` is that of the timeline that `cut` uses; `warnings` are for people."""
+    """Facts of a recording. `duration_seconds` is that of the timeline that `cut` uses; `warnings` are for
+    people."""
 
     path: str
     container: str
@@ -63,11 +65,14 @@ def head_of(path: str | os.PathLike, length: int = 64) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise AudioError("audio_missing", path, "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-        raise AudioError("audio_load", path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise AudioError(
+            "audio_load", path, f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
 
 
 def is_pcm_container(head: bytes) -> bool:
-    """Whether the magic is that of WAV (RIFF, RIFX, RF64), W64, AIFF or CAF. The codec inside is another matter."""
+    """Whether the magic is that of WAV (RIFF, RIFX, RF64), W64, AIFF or CAF. The codec inside is another
+    matter."""
     kind = head[8:12]
     return (
         (head[:4] in (b"RIFF", b"RIFX", b"RF64") and kind == b"WAVE")
@@ -78,11 +83,12 @@ def is_pcm_container(head: bytes) -> bool:
 
 
 def mono(channels: list[np.ndarray], opposite: bool | None = None) -> np.ndarray:
-    """Mean of the channels on the int16 scale; of two that cancel each other (one is wired wrongly) the first alone.
+    """Mean of the channels on the int16 scale; of two that cancel each other (one is wired wrongly) the first
+    alone.
 
-    `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64 (full scale 1.0).
-    `opposite`: what `cancel` says of them, where that is known.
-    Returns int16 where one int16 channel came in, untouched; else float32, or float64 where float32 could not hold it.
+    `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64 (full
+    scale 1.0). `opposite`: what `cancel` says of them, where that is known. Returns int16 where one int16
+    channel came in, untouched; else float32, or float64 where float32 could not hold it.
     """
     kind = channels[0].dtype
     if kind == np.uint8:
@@ -95,7 +101,8 @@ def mono(channels: list[np.ndarray], opposite: bool | None = None) -> np.ndarray
         with np.errstate(over="ignore", invalid="ignore"):
             total = channels[0] if len(channels) == 1 else sum(channels[1:], channels[0])
             result = total * total.dtype.type(FULL_SCALE / len(channels))
-        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: one would spoil all that it is mixed with.
+        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: one would spoil all that it is
+        # mixed with.
         if not max(result.max(), -result.min()) < _BEYOND_BELIEF:
             result = np.clip(np.nan_to_num(result, copy=False, nan=0.0), -FULL_SCALE, FULL_SCALE)
         return result
@@ -105,11 +112,16 @@ def mono(channels: list[np.ndarray], opposite: bool | None = None) -> np.ndarray
     total = channels[0].astype(np.int32)
     for channel in channels[1:]:
         total += channel
-    return total.astype(np.float32) * np.float32(1 / len(channels)) if len(channels) > 1 else total.astype(np.int16)
+    return (
+        total.astype(np.float32) * np.float32(1 / len(channels))
+        if len(channels) > 1
+        else total.astype(np.int16)
+    )
 
 
 def cancel(channels: list[np.ndarray]) -> bool:
-    """Whether the sum of two channels is 30 dB below them: no two microphones, and no stereo mix, are so opposite.
+    """Whether the sum of two channels is 30 dB below them: no two microphones, and no stereo mix, are so
+    opposite.
 
     `channels` as for `mono`.
     """
@@ -124,7 +136,9 @@ def cancel(channels: list[np.ndarray]) -> bool:
 
 
 def opposite_warning(path: str | os.PathLike) -> str:
-    return f"opposite_channels: the two of {os.path.basename(path)} cancel each other; the first alone is used"
+    return (
+        f"opposite_channels: the two of {os.path.basename(path)} cancel each other; the first alone is used"
+    )
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
@@ -137,7 +151,8 @@ def to_int16(samples: np.ndarray) -> np.ndarray:
 
 
 def resampled(samples: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:
-    """One segment at another rate: soxr HQ in float, rounded once. `samples` (n,) on the int16 scale; returns int16.
+    """One segment at another rate: soxr HQ in float, rounded once. `samples` (n,) on the int16 scale; returns
+    int16.
 
     In float because soxr's own int16 output is dithered with a seed taken from the clock.
     """
@@ -145,4 +160,6 @@ def resampled(samples: np.ndarray, source_rate: int, target_rate: int) -> np.nda
         return to_int16(samples)
     import soxr
 
-    return to_int16(soxr.resample(samples.astype(np.float32, copy=False), source_rate, target_rate, quality="HQ"))
+    return to_int16(
+        soxr.resample(samples.astype(np.float32, copy=False), source_rate, target_rate, quality="HQ")
+    )

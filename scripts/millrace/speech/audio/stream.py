@@ -1,14 +1,15 @@
-"""Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, AMR, the audio of a video, ...) through FFmpeg's libraries.
+"""Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, AMR, the audio of a video, ...) through FFmpeg's
+libraries.
 
-The timeline of a recording is its decoded samples, one after the other, from the first one that the encoder was given:
-encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. Where the file's time stamps say that
-something is missing (lost packets, a damaged page, a pause) silence of that length is put in its place, so that what
-follows stays where it was. A hole is recorded in `holes`, and no span may touch it, where it is longer than
-MAX_PAUSE_SECONDS, comes with an error, or is in a lossless stream: only then is it more than a pause.
-Of streams without stamps (MP3, ADTS, AC-3, AMR) the bytes seldom tell how much a damaged stretch has swallowed, and
-stamps that step back contradict those before: `lost_from` is where that is, and no span may pass it. Of Matroska, Ogg,
-MPEG transport streams, AVI, ASF and RealMedia, what the file's own structure shows to be broken (see `damage`) is left
-out before it is decoded.
+The timeline of a recording is its decoded samples, one after the other, from the first one that the encoder
+was given: encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. Where the file's time
+stamps say that something is missing (lost packets, a damaged page, a pause) silence of that length is put in
+its place, so that what follows stays where it was. A hole is recorded in `holes`, and no span may touch it,
+where it is longer than MAX_PAUSE_SECONDS, comes with an error, or is in a lossless stream: only then is it
+more than a pause. Of streams without stamps (MP3, ADTS, AC-3, AMR) the bytes seldom tell how much a damaged
+stretch has swallowed, and stamps that step back contradict those before: `lost_from` is where that is, and no
+span may pass it. Of Matroska, Ogg, MPEG transport streams, AVI, ASF and RealMedia, what the file's own
+structure shows to be broken (see `damage`) is left out before it is decoded.
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ import numpy as np
 
 from millrace.speech.audio.damage import frames
 from millrace.speech.audio.damage.containers import breaks
-from millrace.speech.audio.packets import DTYPES, FrameRun, silence_blocks
-from millrace.speech.audio.packets import Sizes, discarded, frames_held, keeps_place, without_outliers
+from millrace.speech.audio.packets import (
+    DTYPES,
+    FrameRun,
+    Sizes,
+    discarded,
+    frames_held,
+    keeps_place,
+    silence_blocks,
+    without_outliers,
+)
 from millrace.speech.audio.recording import AudioError, head_of
 
 # A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is damage.
 MAX_PAUSE_SECONDS = 0.5
-# Stamps of these can be reset anywhere: FFmpeg too takes a jump above 10 s for a reset, not for missing audio.
+# Stamps of these can be reset anywhere: FFmpeg too takes a jump above 10 s for a reset, not for missing
+# audio.
 RESETTABLE = {"mpegts", "flv", "live_flv", "mpeg", "rtsp", "asf"}
 MAX_RESETTABLE_GAP = 10.0
 _MAX_UNSTATED_GAP = 60.0
@@ -37,15 +47,30 @@ _MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silen
 # Bare frames: FFmpeg stamps them by counting.
 _COUNTED = {"aac", "ac3", "eac3", "mp3"}
 # What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't decode.
-LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp", "truehd", "tak", "shorten", "wmalossless", "mp4als"}
+LOSSLESS = {
+    "flac",
+    "alac",
+    "wavpack",
+    "tta",
+    "ape",
+    "mlp",
+    "truehd",
+    "tak",
+    "shorten",
+    "wmalossless",
+    "mp4als",
+}
 # Each of their frames has a checksum.
 _CHECKED = {"flac", "tta", "wavpack"}
-# In these a step back is no jitter: what isn't another recording joined on, which begins at 0, is there twice.
+# In these a step back is no jitter: what isn't another recording joined on, which begins at 0, is there
+# twice.
 _NEVER_BACK = {"flac", "flv", "live_flv", "asf"}
-# Containers whose stated duration can be held against their last packets; all others are measured packet by packet.
+# Containers whose stated duration can be held against their last packets; all others are measured packet by
+# packet.
 _OTHERS_STATING = {"ogg", "flac", "wav", "w64", "aiff", "caf", "asf", "avi", "wv"}
 STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"} | _OTHERS_STATING
-# Containers a recording may come in. Without this list FFmpeg finds game sounds in random bytes, and follows playlists.
+# Containers a recording may come in. Without this list FFmpeg finds game sounds in random bytes, and follows
+# playlists.
 _CONTAINERS = (
     "aac ac3 aiff amr ape asf au avi caf dsf dts eac3 flac flv live_flv loas matroska webm mov mp4 m4a "
     "3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg mpegts mxf nistsphere nut ogg qcp rm tta truehd voc w64 wav wtv wv"
@@ -110,7 +135,8 @@ class StreamRecording:
     def __exit__(self, *exc: object) -> None:
         self.container.close()
 
-    # Opening ---------------------------------------------------------------------------------------------------------
+    # Opening
+    # ---------------------------------------------------------------------------------------------------------
 
     def _open(self) -> av.container.InputContainer:
         head = head_of(self.path)
@@ -132,8 +158,8 @@ class StreamRecording:
         raise AudioError("audio_load", self.path, problem)
 
     def _open_as(self, form: str | None, options: dict[str, str]) -> av.container.InputContainer:
-        # Given a descriptor instead of a name, FFmpeg has no extension to be led astray by; the whitelist keeps
-        # playlists from opening other files or the network.
+        # Given a descriptor instead of a name, FFmpeg has no extension to be led astray by; the whitelist
+        # keeps playlists from opening other files or the network.
         fd = os.open(self.path, os.O_RDONLY)
         try:
             return av.open(
@@ -169,10 +195,12 @@ class StreamRecording:
             return None
         return self.container.duration / 1e6 + 1.0
 
-    # Packets ---------------------------------------------------------------------------------------------------------
+    # Packets
+    # ---------------------------------------------------------------------------------------------------------
 
     def packets(self) -> Iterator[av.Packet]:
-        """All packets of the stream, and at the end the one that flushes the decoder; goes on behind damage."""
+        """All packets of the stream, and at the end the one that flushes the decoder; goes on behind
+        damage."""
         flush = None
         for _ in range(_MAX_DEMUX_ERRORS):
             try:
@@ -183,7 +211,10 @@ class StreamRecording:
                     if not self._is_lost(packet):
                         yield packet
                 break
-            except (av.error.EOFError, IndexError):  # PyAV, at the end of a file in which streams have turned up
+            except (
+                av.error.EOFError,
+                IndexError,
+            ):  # PyAV, at the end of a file in which streams have turned up
                 break
             except (av.error.FFmpegError, OSError):
                 self.errors += 1
@@ -191,12 +222,14 @@ class StreamRecording:
             yield flush
 
     def _is_lost(self, packet: av.Packet) -> bool:
-        """Whether a packet lies where the file's structure is broken; notes that one break more has been passed."""
+        """Whether a packet lies where the file's structure is broken; notes that one break more has been
+        passed."""
         if packet.pos is not None:
             self._position = max(self._position, packet.pos)
         while self._breaks and self._breaks[0].start <= self._position:
             self._damaged = self._resync = True
-            # What follows is placed from what came before; a recording without a beginning has no place at all.
+            # What follows is placed from what came before; a recording without a beginning has no place at
+            # all.
             self._lost = self._lost or not self._breaks[0].recovers or not self.frames_decoded
             if self._position < self._breaks[0].stop:
                 self.errors += 1
@@ -227,7 +260,8 @@ class StreamRecording:
                 self.note_first(packet)
                 noted = True
             elif self.codec_name == "vorbis" and packet.has_sidedata("new_extradata"):
-                self.codec.flush_buffers()  # the first packet of a joined stream completes nothing of the one before
+                # The first packet of a joined stream completes nothing of the one before.
+                self.codec.flush_buffers()
             try:
                 yield from decode(packet)
             except av.error.EOFError:
@@ -243,10 +277,12 @@ class StreamRecording:
             if tried == _TRIAL_PACKETS and self.errors > self.frames_decoded:
                 return
 
-    # Blocks ----------------------------------------------------------------------------------------------------------
+    # Blocks
+    # ----------------------------------------------------------------------------------------------------------
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Mono blocks of about a second at `sample_rate`, on the int16 scale (int16, or float where that is exact).
+        """Mono blocks of about a second at `sample_rate`, on the int16 scale (int16, or float where that is
+        exact).
 
         Raises AudioError before the first block where nothing decodes.
         """
@@ -268,7 +304,9 @@ class StreamRecording:
                 if run is not None:
                     yield from self._block(run)
                     # FFmpeg stamps the frames of a PES packet by the rate that the first ones had.
-                    self._lost = self._lost or (self.form == "mpegts" and rate != run.rate and done > run.rate)
+                    self._lost = self._lost or (
+                        self.form == "mpegts" and rate != run.rate and done > run.rate
+                    )
                 base = name.removesuffix("p")
                 if base not in DTYPES:
                     raise AudioError("audio_load", self.path, f"sample format {name} is not supported")
@@ -289,14 +327,18 @@ class StreamRecording:
                     after = self._origin
                 overlong = self.codec_name == "opus" and last - length > 0.005
                 if overlong and abs(now - after + last - length) < 0.003:
-                    self._lost = True  # the packet before this one is damaged, and decodes to more than it held
+                    self._lost = (
+                        True  # the packet before this one is damaged, and decodes to more than it held
+                    )
                 early = max(now - after, now - self._origin - done / self.sample_rate)
                 if self.form == "mpegts" and not self._damaged and -1.0 <= early < -0.6 * length:
                     continue  # a frame too many, as damage in a payload makes them: its place is taken
                 if self.codec_name == "vorbis":
-                    # FFmpeg stamps by half of each block; what decodes next to a change of size is a quarter of each.
+                    # FFmpeg stamps by half of each block; what decodes next to a change of size is a quarter
+                    # of each.
                     self._jitter = max(self._jitter, 0.5 * length)
-                # Where stamps are but counted packets, what was decoded counts better: the rate may have changed.
+                # Where stamps are but counted packets, what was decoded counts better: the rate may have
+                # changed.
                 if self.form not in _COUNTED or self.errors > errors:
                     gap = self._gap(now, after, done / self.sample_rate, length)
                 if first and self._skips_too_much():
@@ -305,7 +347,9 @@ class StreamRecording:
                 after = now
             after, last = after + length, length
             if self.lost_from is None and (self._lost or (done + n) / self.sample_rate > broken_at):
-                self.lost_from = min(done, round(broken_at * self.sample_rate)) if broken_at < math.inf else done
+                self.lost_from = (
+                    min(done, round(broken_at * self.sample_rate)) if broken_at < math.inf else done
+                )
             if gap:
                 silence = round(gap * self.sample_rate)
                 if run.samples:
@@ -321,8 +365,12 @@ class StreamRecording:
             if run.samples >= rate * _BLOCK_SECONDS:
                 yield from self._block(run)
                 run = FrameRun(name, rate, run.planar, run.channels)
-        if not self.frames_decoded or (self.frames_decoded < self.errors and done == (run.samples if run else 0)):
-            raise AudioError("audio_load", self.path, f"nothing in its {self.codec_name} stream can be decoded")
+        if not self.frames_decoded or (
+            self.frames_decoded < self.errors and done == (run.samples if run else 0)
+        ):
+            raise AudioError(
+                "audio_load", self.path, f"nothing in its {self.codec_name} stream can be decoded"
+            )
         if run is not None and run.samples:
             yield from self._block(run)
 
@@ -332,10 +380,11 @@ class StreamRecording:
             yield block
 
     def _gap(self, now: float, due: float, placed: float, length: float) -> float:
-        """Seconds of silence to put before a frame stamped `now` that was due at `due`, `placed` s into the timeline.
+        """Seconds of silence to put before a frame stamped `now` that was due at `due`, `placed` s into the
+        timeline.
 
-        The jump from the frame before it and the drift since the start must both exceed the tolerance: stamps that
-        only jitter, or a clock that runs slowly away, insert nothing.
+        The jump from the frame before it and the drift since the start must both exceed the tolerance: stamps
+        that only jitter, or a clock that runs slowly away, insert nothing.
         """
         jump = now - due
         if self._damaged:

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from millrace.common import jsonl
-from millrace.common.workflow import partitions
 
 SUFFIX = "_aligned.json"
 # The spellings of each field of a segment; the first that has a value counts.
@@ -36,8 +35,8 @@ class BadAlignment(ValueError):
 class Alignment:
     """The content of one alignment file.
 
-    `audio_file` is None where the file does not say it; `segments` are as written (validated later, one by one);
-    `repairs` names what had to be mended to read the file.
+    `audio_file` is None where the file does not say it; `segments` are as written (validated later, one by
+    one); `repairs` names what had to be mended to read the file.
     """
 
     audio_file: str | None
@@ -47,7 +46,7 @@ class Alignment:
     @property
     def digest(self) -> str:
         """Digest of what the speech lane reads: key order, white space and other fields do not count."""
-        return partitions.digest([self.audio_file, [_used(segment) for segment in self.segments]])
+        return jsonl.digest([self.audio_file, [_used(segment) for segment in self.segments]])
 
     @property
     def hours(self) -> float:
@@ -63,7 +62,9 @@ def parse(raw: bytes) -> Alignment:
     except jsonl.BadJson as bad:
         raise BadAlignment(bad.reason, str(bad)) from None
     if not isinstance(value, dict):
-        raise BadAlignment("json_not_an_object", f"{kind_of(value)} stands on top, not an object with segments")
+        raise BadAlignment(
+            "json_not_an_object", f"{kind_of(value)} stands on top, not an object with segments"
+        )
     segments = value.get("segments")
     if segments is None:
         raise BadAlignment("no_segments", "the object has no `segments`")
@@ -106,7 +107,8 @@ def transcript_id(file_stem: str, video_id: str) -> str:
 
 
 def clean_text(text: str) -> tuple[str, list[str]]:
-    """A text that UTF-8 files and CSVs can hold, and the repairs this took: lone surrogates and NULs are replaced."""
+    """A text that UTF-8 files and CSVs can hold, and the repairs this took: lone surrogates and NULs are
+    replaced."""
     repairs = []
     if any("\ud800" <= char <= "\udfff" for char in text):
         # A surrogate pair written as two escapes is one character; a lone one is none.

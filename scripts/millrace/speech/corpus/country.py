@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-
-
 import os
+import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millrace.common.workflow import partitions
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import partitions
 from millrace.speech.corpus import alignment
-from millrace.speech.corpus import splits
-
 from millrace.speech.corpus.media import MediaFolder, is_utf8
-
-
-
-from collections.abc import Mapping
 
 
 @dataclass
@@ -54,9 +47,12 @@ class Country:
 
 
 def folders(root: Path, wanted: Collection[str]) -> list[Path]:
-    """The country folders under `root`, or those named in `wanted`. Raises MillraceError where one is missing."""
+    """The country folders under `root`, or those named in `wanted`. Raises MillraceError where one is
+    missing."""
     # isdir, as an entry's is_dir raises on a link that leads to itself.
-    found = sorted(name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name))
+    found = sorted(
+        name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)
+    )
     if missing := sorted(set(wanted) - set(found)):
         raise MillraceError(
             f"speech.countries names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there",
@@ -71,8 +67,8 @@ def read(
 ) -> Country:
     """The country in `folder`; `known` caches what its alignment files say.
 
-    `path_map` maps path prefixes of other machines to this one's, `language_map` countries to languages. Raises
-    PermissionError for a folder that may not be read.
+    `path_map` maps path prefixes of other machines to this one's, `language_map` countries to languages.
+    Raises PermissionError for a folder that may not be read.
     """
     country = Country(_shown(folder.name), language_of(folder.name, language_map))
     if country.language == "und":
@@ -85,7 +81,11 @@ def read(
     for name in sorted(os.listdir(aligned)):
         path, lower = os.path.join(aligned, name), name.lower()
         if name.startswith(".") or not lower.endswith(".json"):
-            if not name.startswith(".") and os.path.isdir(path) and "alignment_subfolders" not in country.notes:
+            if (
+                not name.startswith(".")
+                and os.path.isdir(path)
+                and "alignment_subfolders" not in country.notes
+            ):
                 country.notes.append("alignment_subfolders")
             continue
         country.files += 1
@@ -99,14 +99,15 @@ def read(
 
 
 def _mend_hours(country: Country) -> None:
-    """Have the sizes of audio files correct the hours of recordings that an absurd time makes far too long."""
+    """Have the sizes of audio files correct the hours of recordings that an absurd time makes far too
+    long."""
     kinds: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
     for recording in country.recordings.values():
         if files := [transcript["audio"] for transcript in recording.transcripts if transcript["audio"]]:
             largest = max(files, key=lambda audio: audio["size"])
             kinds[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
     for alike in kinds.values():
-        mended = splits.believable_hours([(recording.hours, size) for recording, size in alike])
+        mended = clip_hours([(recording.hours, size) for recording, size in alike])
         for (recording, _), hours in zip(alike, mended, strict=True):
             recording.hours = hours
 
@@ -146,7 +147,8 @@ def _read_transcript(country: Country, media: MediaFolder, path: str, known: par
 
 
 def _facts(path: str, known: partitions.DigestCache) -> dict[str, Any]:
-    """What the sync needs to know of an alignment file, or the `reason` and `detail` for which it is rejected."""
+    """What the sync needs to know of an alignment file, or the `reason` and `detail` for which it is
+    rejected."""
     try:
         stat = partitions.Stat.of(path)
         if os.path.isfile(path):
@@ -190,6 +192,23 @@ LANGUAGES = {
 
 
 def language_of(country: str, language_map: Mapping[str, str]) -> str:
-    """The language code of a country: the config's `language_map` first, then the table, else `und` (undetermined)."""
+    """The language code of a country: the config's `language_map` first, then the table, else `und`
+    (undetermined)."""
     name = country.strip().lower().replace(" ", "_")
     return language_map.get(country) or language_map.get(name) or LANGUAGES.get(name, "und")
+
+
+def clip_hours(recordings: Sequence[tuple[float, int]]) -> list[float]:
+    """Hours of recordings of one format, given as (hours by their alignment, bytes of audio).
+
+    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others, so none is
+    taken for more than twice as long as the median of hours per byte says, and one without any time for as
+    long as it says.
+    """
+    rates = [hours / size for hours, size in recordings if hours > 0 and size > 0]
+    if not rates:
+        return [hours for hours, _ in recordings]
+    median = statistics.median_low(rates)
+    return [
+        round(min(hours, 2 * size * median) if hours > 0 else size * median, 6) for hours, size in recordings
+    ]

@@ -11,15 +11,52 @@ from millrace.common.workflow.partitions import Stat
 from millrace.speech.corpus import alignment
 
 # Where the corpus keeps audio, the likeliest first; other folders under downloaded_audio/ follow by name.
-FOLDERS = ("mp4_converted", "youtube_converted", "m3u8_streams", "generic_video", "mp3_audio", "processed_video")
+FOLDERS = (
+    "mp4_converted",
+    "youtube_converted",
+    "m3u8_streams",
+    "generic_video",
+    "mp3_audio",
+    "processed_video",
+)
 # Suffixes of audio, which come before unknown ones; that a file is audio is decided by its content.
 _MEDIA = frozenset(
-    (".aac", ".aif", ".aiff", ".flac", ".m4a", ".m4b", ".mka", ".mkv", ".mov", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg")
+    (
+        ".aac",
+        ".aif",
+        ".aiff",
+        ".flac",
+        ".m4a",
+        ".m4b",
+        ".mka",
+        ".mkv",
+        ".mov",
+        ".mp2",
+        ".mp3",
+        ".mp4",
+        ".mpeg",
+        ".mpg",
+    )
     + (".oga", ".ogg", ".opus", ".ts", ".wav", ".weba", ".webm", ".wma")
 )
 # What lies beside audio and is not audio.
 _NOT_MEDIA = frozenset(
-    (".csv", ".gif", ".html", ".jpg", ".json", ".jsonl", ".lock", ".log", ".md", ".nfo", ".part", ".pdf", ".png", ".py")
+    (
+        ".csv",
+        ".gif",
+        ".html",
+        ".jpg",
+        ".json",
+        ".jsonl",
+        ".lock",
+        ".log",
+        ".md",
+        ".nfo",
+        ".part",
+        ".pdf",
+        ".png",
+        ".py",
+    )
     + (".srt", ".tar", ".tmp", ".tsv", ".txt", ".vtt", ".webp", ".xml", ".ytdl")
 )
 
@@ -61,12 +98,14 @@ class MediaFolder:
     def find(self, audio_file: str) -> Stat | None:
         """The audio file on this machine, or None where it is missing.
 
-        Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the country,
-        the corpus, or the corpus' parent), the same file name in the country's audio folders, the same stem there; name
-        and stem as written, else in Unicode's normal form.
+        Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the
+        country, the corpus, or the corpus' parent), the same file name in the country's audio folders, the
+        same stem there; name and stem as written, else in Unicode's normal form.
         """
         written = _slashed(audio_file)
-        candidates = [new + written[len(old) :] for old, new in self.path_map if written.startswith(f"{old}/")]
+        candidates = [
+            new + written[len(old) :] for old, new in self.path_map if written.startswith(f"{old}/")
+        ]
         candidates += [written] if os.path.isabs(written) else [str(root / written) for root in self.roots]
         titles = _titles(os.path.basename(written.rstrip("/")))
         for table, title in zip(self._tables, titles, strict=True):
@@ -104,7 +143,8 @@ def is_utf8(name: str) -> bool:
 
 
 def _titles(name: str) -> tuple[str, str, str, str]:
-    """By what a file is looked for, the surest first: its name, its stem, each as written and in normal form."""
+    """By what a file is looked for, the surest first: its name, its stem, each as written and in normal
+    form."""
     stem = alignment.stem(name)
     return name, _normal(name), stem, _normal(stem)
 
@@ -124,6 +164,7 @@ def _normal(name: str) -> str:
 
 
 def _refuse(error: OSError) -> None:
-    """Stop at a folder that cannot be read: to take its audio for missing would unmake shards that are whole."""
+    """Stop at a folder that cannot be read: to take its audio for missing would unmake shards that are
+    whole."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-
-
-import statistics
-from collections.abc import Mapping, Sequence
-
-
-
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from millrace.common.workflow import partitions
 from millrace.common.errors import MillraceError
-
+from millrace.common.workflow import partitions
 from millrace.speech.corpus.country import Country, Recording
 from millrace.speech.names import safe_name
 
@@ -32,11 +24,13 @@ def assign(
 ) -> dict[str, str]:
     """Assign new recordings to splits so that the hours of all come close to `fractions`.
 
-    `new` are (id, hours); `hours` and `counts` are what each split holds already; `fractions` sum to 1. From three
-    recordings on every split with a fraction above 0 has at least one. The result is a pure function of its input.
+    `new` are (id, hours); `hours` and `counts` are what each split holds already; `fractions` sum to 1. From
+    three recordings on every split with a fraction above 0 has at least one. The result is a pure function of
+    its input.
 
-    Long recordings are placed first, each where the sum over splits of (hours - target)^2 / target grows least
-    (Pearson's chi-square: relative errors of small splits weigh more), so that the short ones even out the rest.
+    Long recordings are placed first, each where the sum over splits of (hours - target)^2 / target grows
+    least (Pearson's chi-square: relative errors of small splits weigh more), so that the short ones even out
+    the rest.
     """
     wanted = {split: fractions.get(split, 0.0) for split in SPLITS if fractions.get(split, 0.0) > 0}
     held = {split: float(hours.get(split, 0.0)) for split in wanted}
@@ -51,21 +45,14 @@ def assign(
         fitting = [row for row in pending if row[0] <= wanted[split] * total] or pending[-1:]
         _put(result, held, pending, fitting[0], split)
     for row in list(pending):
-        _put(result, held, pending, row, min(wanted, key=lambda split: _growth(held, wanted, total, row[0], split)))
+        _put(
+            result,
+            held,
+            pending,
+            row,
+            min(wanted, key=lambda split: _growth(held, wanted, total, row[0], split)),
+        )
     return result
-
-
-def believable_hours(recordings: Sequence[tuple[float, int]]) -> list[float]:
-    """Hours of recordings of one format, given as (hours by their alignment, bytes of audio).
-
-    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others, so none is taken for
-    more than twice as long as the median of hours per byte says, and one without any time for as long as it says.
-    """
-    rates = [hours / size for hours, size in recordings if hours > 0 and size > 0]
-    if not rates:
-        return [hours for hours, _ in recordings]
-    median = statistics.median_low(rates)
-    return [round(min(hours, 2 * size * median) if hours > 0 else size * median, 6) for hours, size in recordings]
 
 
 def _put(result: dict, held: dict, pending: list, row: tuple[float, str], split: str) -> None:
@@ -92,7 +79,9 @@ def load(path: str | os.PathLike, partition_hours: float) -> partitions.Assignme
     for placement in assignment.placements.values():
         split, subset = placement.labels["split"], placement.labels["subset_id"]
         suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
-        known = type(subset) is int and subset >= 0 if split == "train" else split in SPLITS and subset is None
+        known = (
+            type(subset) is int and subset >= 0 if split == "train" else split in SPLITS and subset is None
+        )
         if not known or not placement.group.endswith(suffix) or "/" in placement.group:
             raise MillraceError(
                 f"{placement.item}: split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
@@ -103,9 +92,13 @@ def load(path: str | os.PathLike, partition_hours: float) -> partitions.Assignme
 
 
 def place_new(
-    country: Country, assignment: partitions.Assignment, fractions: Mapping[str, float], train_subset_hours: float
+    country: Country,
+    assignment: partitions.Assignment,
+    fractions: Mapping[str, float],
+    train_subset_hours: float,
 ) -> None:
-    """Place the country's new recordings in splits (shares of hours: `fractions`), subsets of train, and partitions."""
+    """Place the country's new recordings in splits (shares of hours: `fractions`), subsets of train, and
+    partitions."""
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
     chosen = _splits_of(new, country.name, assignment, fractions)
     subsets: dict[int, float] = defaultdict(float)
@@ -121,16 +114,25 @@ def place_new(
                 subset += 1
             subsets[subset] += recording.hours
             group += f"-{subset}"
-        labels = {"country": country.name, "video_id": recording.video_id, "split": split, "subset_id": subset}
+        labels = {
+            "country": country.name,
+            "video_id": recording.video_id,
+            "split": split,
+            "subset_id": subset,
+        }
         if recording.content:
             labels["content"] = recording.content
         assignment.place(name, group, recording.hours, labels)
 
 
 def _splits_of(
-    new: Mapping[str, Recording], country: str, assignment: partitions.Assignment, fractions: Mapping[str, float]
+    new: Mapping[str, Recording],
+    country: str,
+    assignment: partitions.Assignment,
+    fractions: Mapping[str, float],
 ) -> dict[str, str]:
-    """The split of each new recording of a country: that of the same audio where it is known, else by hours."""
+    """The split of each new recording of a country: that of the same audio where it is known, else by
+    hours."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     # What was placed under a name that is no more keeps its split: training may have seen it.

@@ -1,4 +1,5 @@
-"""The shards of a whole country without the workflow: from a manifest CSV to tars, an index and a new manifest CSV."""
+"""The shards of a whole country without the workflow: from a manifest CSV to tars, an index and a new
+manifest CSV."""
 
 from __future__ import annotations
 
@@ -6,10 +7,9 @@ from pathlib import Path
 
 from millrace.common import cli
 from millrace.common.errors import MillraceError
-from millrace.speech.country import tables
-from millrace.speech.shards import index as shard_index
-from millrace.speech.country import shard_inputs
+from millrace.speech.country import shard_inputs, tables
 from millrace.speech.shards import build as shards
+from millrace.speech.shards import index as shard_index
 from millrace.speech.shards.plan import ShardOptions, plan_partition
 
 
@@ -23,8 +23,8 @@ def create(
 ) -> None:
     """Make the shards of <country>_manifest.csv: test, then validation, then train by subset.
 
-    Writes <country>_manifest.csv with the statuses, and index.parquet of all shards in `output_dir`. The input is never
-    written to: MillraceError where `output_dir` is the folder it lies in.
+    Writes <country>_manifest.csv with the statuses, and index.parquet of all shards in `output_dir`. The
+    input is never written to: MillraceError where `output_dir` is the folder it lies in.
     """
     target = Path(output_dir) / f"{country}_manifest.csv"
     if target.resolve() == (Path(manifest_dir) / target.name).resolve():

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
-from millrace.speech.country.tables import PartitionFiles
 from millrace.speech.columns import AUDIO_LOAD, COMPLETED, MISSING_SOURCE, OVER_CER, PROCESSING
+from millrace.speech.country.tables import PartitionFiles
 from millrace.speech.manifest.segments import CHOICES
 
 # Reasons in ledgers and reports of the statuses that the manifest CSV uses.
@@ -85,7 +85,8 @@ def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
 
 
 def check_errors(found: Balance, max_error_fraction: float, listed: str) -> None:
-    """Raise when more of the segments, or of the files, are in error than the run allows; `listed` names the list."""
+    """Raise when more of the segments, or of the files, are in error than the run allows; `listed` names the
+    list."""
     for ledger, choices in ((found.segments, CHOICES), (found.files, _FILE_CHOICES)):
         if problem := ledger.too_many_errors(choices, max_error_fraction):
             errors = ledger.errors(choices)

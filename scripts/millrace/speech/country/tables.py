@@ -1,4 +1,5 @@
-"""The tables of a country: manifest and splits CSVs, rejects, and the NeMo-style manifests beside the shards."""
+"""The tables of a country: manifest and splits CSVs, rejects, and the NeMo-style manifests beside the
+shards."""
 
 from __future__ import annotations
 
@@ -11,12 +12,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.errors import Damaged, own_file
 from millrace.common.ledger import Ledger
-from millrace.speech.columns import SCHEMA
-from millrace.speech.shards.index import INDEX_SCHEMA
+from millrace.speech.columns import INDEX_SCHEMA, SCHEMA
 from millrace.speech.corpus.splits import SPLITS
 
 MANIFEST_COLUMNS = tuple(SCHEMA.names)
@@ -28,7 +27,9 @@ _WHOLE = ("original_transcript_start_idx", "original_transcript_end_idx", "subse
 class PartitionFiles:
     """Where the files of one partition lie under the manifest and the shards folder."""
 
-    def __init__(self, partition: str, manifest_dir: str | os.PathLike, shards_dir: str | os.PathLike = "") -> None:
+    def __init__(
+        self, partition: str, manifest_dir: str | os.PathLike, shards_dir: str | os.PathLike = ""
+    ) -> None:
         part = Path(manifest_dir) / "partitions" / partition
         self.manifest = part / "manifest.parquet"
         self.recordings = part / "recordings.json"
@@ -82,7 +83,9 @@ def write_manifest_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
 def write_splits_csv(path: str | os.PathLike, parts: Sequence[PartitionFiles]) -> int:
     """Write one row per source audio file with its split."""
     rows = [row for part in parts for row in jsonl.read(part.recordings)]
-    return _write_csv(path, SPLITS_COLUMNS, sorted(rows, key=lambda row: (row["video_id"], row["source_audio_path"])))
+    return _write_csv(
+        path, SPLITS_COLUMNS, sorted(rows, key=lambda row: (row["video_id"], row["source_audio_path"]))
+    )
 
 
 def write_rejects_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
@@ -94,12 +97,15 @@ def _write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[M
     count = 0
     with atomic.replacing(path) as partial, open(partial, "w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle, lineterminator="\n")
-        # Readers take a lone carriage return for the end of a line, yet the module does not quote it before 3.13.
+        # Readers take a lone carriage return for the end of a line, yet the module does not quote it before
+        # 3.13.
         quoting = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(columns)
         for row in rows:
             cells = [_cell(name, row.get(name)) for name in columns]
-            (quoting if any(isinstance(cell, str) and "\r" in cell for cell in cells) else writer).writerow(cells)
+            (quoting if any(isinstance(cell, str) and "\r" in cell for cell in cells) else writer).writerow(
+                cells
+            )
             count += 1
     return count
 
@@ -111,9 +117,11 @@ def _cell(name: str, value: object) -> object:
 
 
 def write_nemo_manifests(paths: Mapping[str, str | os.PathLike], rows: Sequence[Mapping]) -> None:
-    """Write a tarred JSONL manifest as NeMo reads it for each split: `audio_filepath` is the member in the tar.
+    """Write a tarred JSONL manifest as NeMo reads it for each split: `audio_filepath` is the member in the
+    tar.
 
-    `shard_id` is the rank of the tar in the sorted list of the split's tars, which is the list NeMo is to be given.
+    `shard_id` is the rank of the tar in the sorted list of the split's tars, which is the list NeMo is to be
+    given.
     """
     for split in SPLITS:
         chosen = [row for row in rows if row["split"] == split]

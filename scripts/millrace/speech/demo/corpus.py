@@ -16,13 +16,11 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from millrace.common import atomic
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.cli import Progress, log
 from millrace.common.errors import MillraceError
-from millrace.speech.demo import debian
+from millrace.speech.demo import debian, synthesis
 from millrace.speech.demo import prompts as demo_prompts
-from millrace.speech.demo import synthesis
 from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE
 from millrace.speech.demo.recordings import Recording, assemble, misheard
 
@@ -38,7 +36,8 @@ PLACES = (
     ("m4a", "youtube_converted"),
     ("mp3", "mp3_audio"),
 )
-# suffix: muxer and encoder of FFmpeg, sampling rate, bit rate, options (the default ones take three times as long)
+# suffix: muxer and encoder of FFmpeg, sampling rate, bit rate, options (the default ones take three times as
+# long)
 ENCODERS = {
     "opus": ("ogg", "libopus", 16_000, 24_000, {"compression_level": "5"}),
     "m4a": ("ipod", "aac", 44_100, 64_000, {"aac_coder": "fast"}),
@@ -61,16 +60,22 @@ class Country:
         return LANGUAGES[self.language]
 
 
-def fetch(countries_root: Path, index: Path, seed: int, languages: Sequence[str], source: str, threads: int) -> dict:
+def fetch(
+    countries_root: Path, index: Path, seed: int, languages: Sequence[str], source: str, threads: int
+) -> dict:
     """Make the corpus under `countries_root` and describe it in `index`; return what the index says.
 
-    Prompts come from Debian packages (kept beside `countries_root`, so that a second run needs no network), or where
-    that fails and `source` is "auto", from speech synthesis. Files whose bytes are right keep their mtime; files of an
-    earlier corpus that are no longer part of it are removed, files of the user never.
+    Prompts come from Debian packages (kept beside `countries_root`, so that a second run needs no network),
+    or where that fails and `source` is "auto", from speech synthesis. Files whose bytes are right keep their
+    mtime; files of an earlier corpus that are no longer part of it are removed, files of the user never.
     """
     languages = list(dict.fromkeys(languages))
-    unpacked = None if source == "synthesis" else _packages(countries_root.parent / "debian", languages, source)
-    countries = [Country(language, seed, countries_root, unpacked and unpacked[language]) for language in languages]
+    unpacked = (
+        None if source == "synthesis" else _packages(countries_root.parent / "debian", languages, source)
+    )
+    countries = [
+        Country(language, seed, countries_root, unpacked and unpacked[language]) for language in languages
+    ]
     written: dict[str, dict] = {}
     summaries: dict[str, dict] = {}
     made = _Made(index, countries_root)
@@ -155,7 +160,10 @@ def recording_files(country: Country, number: int, recording: Recording) -> list
         "audio_file": f"{country.countries_root.name}/{audio}",
         "segments": aligned_segments(recording, number, random.Random(f"{country.seed}:{video_id}:asr")),
     }
-    return [(audio, encode(recording.samples, suffix)), (alignment, orjson.dumps(value, option=orjson.OPT_INDENT_2))]
+    return [
+        (audio, encode(recording.samples, suffix)),
+        (alignment, orjson.dumps(value, option=orjson.OPT_INDENT_2)),
+    ]
 
 
 def aligned_segments(recording: Recording, number: int, rng: random.Random) -> list[dict]:
@@ -245,6 +253,4 @@ def total(corpus: dict, countries_root: str | os.PathLike) -> str:
     """One line on the whole corpus."""
     recordings = sum(summary["recordings"] for summary in corpus["countries"].values())
     size = sum(file["size"] for file in corpus["files"].values()) / 2**20
-    return (
-        f"{countries_root}: {corpus['source']} speech, {recordings} recordings, {corpus['hours']:.2f} h, {size:.0f} MiB"
-    )
+    return f"{countries_root}: {corpus['source']} speech, {recordings} recordings, {corpus['hours']:.2f} h, {size:.0f} MiB"

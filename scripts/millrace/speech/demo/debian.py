@@ -18,16 +18,15 @@ _REMEDY = "--source synthesis needs no packages"
 ATTEMPTS = 2
 TIMEOUT_SECONDS = 240
 # Hooks of the machine's configuration (desktop notices, caches) have no business in a private run.
-PRIVATE_CONF = (
-    "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"
-)
+PRIVATE_CONF = "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"
 
 
 def fetch(packages: Sequence[str], folder: str | os.PathLike) -> dict[str, Path]:
-    """Return the folder with the unpacked files of each package; download only what `folder` does not hold yet.
+    """Return the folder with the unpacked files of each package; download only what `folder` does not hold
+    yet.
 
-    Uses the machine's own package sources, with lists and cache in a private folder that is removed afterwards.
-    Raises MillraceError where apt-get or dpkg is missing, or the download fails.
+    Uses the machine's own package sources, with lists and cache in a private folder that is removed
+    afterwards. Raises MillraceError where apt-get or dpkg is missing, or the download fails.
     """
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +83,9 @@ def _download(packages: Sequence[str], folder: Path) -> None:
             os.replace(archive, folder / archive.name)
     lost = [name for name in packages if _archive(folder, name) is None]
     if lost:
-        raise MillraceError(f"apt-get left no archive of {', '.join(lost)}", where=str(folder), remedy=_REMEDY)
+        raise MillraceError(
+            f"apt-get left no archive of {', '.join(lost)}", where=str(folder), remedy=_REMEDY
+        )
 
 
 def _unpacked(folder: Path, package: str) -> Path:
@@ -110,7 +111,12 @@ def _run(command: Sequence[str], cwd: Path) -> None:
     label = f"{command[0]} {'update' if 'update' in command else 'download' if 'download' in command else command[1]}"
     try:
         result = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL
+            command,
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         raise MillraceError(f"no answer within {TIMEOUT_SECONDS} s", where=label, remedy=_REMEDY) from None

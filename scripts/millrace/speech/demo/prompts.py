@@ -20,7 +20,7 @@ from millrace.common.errors import MillraceError
 
 SAMPLING_RATE = 16_000
 LANGUAGES = {"en": "united_kingdom", "es": "spain", "fr": "france", "it": "italy", "ru": "russia"}
-PHRASES = Path(__file__).with_name("demo_phrases.json")
+PHRASES = Path(__file__).with_name("phrases.json")
 SENTENCES = 420  # a language; about half an hour
 MIN_SAMPLES = int(0.15 * SAMPLING_RATE)
 MIN_PEAK = 300  # of 32768; below it a file holds silence
@@ -41,7 +41,8 @@ def packages(language: str) -> tuple[str, str]:
 
 
 def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
-    """Yield the prompts of an unpacked pair of packages, in the order of the list; count the others in `skipped`."""
+    """Yield the prompts of an unpacked pair of packages, in the order of the list; count the others in
+    `skipped`."""
     lists = sorted(texts.glob("usr/share/doc/*/core-sounds-*.txt.gz"))
     sounds = audio / "usr/share/asterisk/sounds"
     # <language and voice>/<name>.g722, where the name may hold a folder: digits/1
@@ -90,8 +91,8 @@ def read_texts(path: str | os.PathLike, skipped: Counter) -> dict[str, str]:
 def clean(name: str, text: str) -> tuple[str, str]:
     """Return the text as spoken, and the reason to leave the prompt out (empty: keep it).
 
-    Brackets hold the description of a sound, or an aside that may or may not be spoken; only the symbol behind the
-    name of a letter ("dash [-]") can be cut off safely.
+    Brackets hold the description of a sound, or an aside that may or may not be spoken; only the symbol
+    behind the name of a letter ("dash [-]") can be cut off safely.
     """
     if name.startswith("letters/"):
         text = re.sub(r"\[.?\]", " ", text)
@@ -128,13 +129,16 @@ def sentences(language: str, seed: int, count: int = SENTENCES) -> list[str]:
     found: dict[str, str] = {}
     while len(found) < count:
         when, who, does, where = (rng.choice(phrases[part]) for part in ("when", "who", "does", "where"))
-        text = f"{who[0].upper()}{who[1:]} {does}." if len(found) % 8 == 7 else f"{when}, {who} {does} {where}."
+        text = (
+            f"{who[0].upper()}{who[1:]} {does}." if len(found) % 8 == 7 else f"{when}, {who} {does} {where}."
+        )
         found.setdefault(normal(text), text)
     return list(found.values())
 
 
 def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Prompt]:
-    """Yield `count` sentences spoken by espeak-ng, resampled to 16 kHz. Reproducible in a fresh process only."""
+    """Yield `count` sentences spoken by espeak-ng, resampled to 16 kHz. Reproducible in a fresh process
+    only."""
     import soxr
 
     from millrace.speech.demo.synthesis import Synthesiser
@@ -145,7 +149,9 @@ def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Pr
         spoken = voice.speak(text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70))
         # In floats: soxr dithers int16 with a seed taken from the clock.
         resampled = soxr.resample(spoken.astype(np.float32), voice.sample_rate, SAMPLING_RATE)
-        yield Prompt(f"sentence/{number:04d}", text, np.clip(np.rint(resampled), -32768, 32767).astype(np.int16))
+        yield Prompt(
+            f"sentence/{number:04d}", text, np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)
+        )
 
 
 def normal(text: str) -> str:

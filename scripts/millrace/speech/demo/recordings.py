@@ -42,7 +42,9 @@ class Recording:
 @dataclass(frozen=True)
 class _Utterance:
     prompts: tuple[Prompt, ...]
-    pauses: tuple[int, ...]  # samples of silence behind each prompt; the last one separates from the next utterance
+    pauses: tuple[
+        int, ...
+    ]  # samples of silence behind each prompt; the last one separates from the next utterance
 
     @property
     def samples(self) -> int:
@@ -52,8 +54,9 @@ class _Utterance:
 def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recording]:
     """Put each prompt into one utterance of one recording.
 
-    Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so that limits on the
-    duration have something to reject. Recordings last 3 to 15 minutes where there is enough speech for one.
+    Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so that limits
+    on the duration have something to reject. Recordings last 3 to 15 minutes where there is enough speech for
+    one.
     """
     if not prompts:
         raise MillraceError("there is no prompt to make recordings of", where=country)
@@ -97,7 +100,8 @@ def _utterances(prompts: Sequence[Prompt], rng: random.Random) -> Iterator[_Utte
 
 
 def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
-    """Where to cut the utterances into `count` recordings: one clearly longer, the others of spread lengths."""
+    """Where to cut the utterances into `count` recordings: one clearly longer, the others of spread
+    lengths."""
     weights = [rng.random() for _ in range(count)]
     weights[rng.randrange(count)] += 0.6 * count
     spare = max(0.0, minutes[-1] - count * BASE_MINUTES)
@@ -122,7 +126,8 @@ def _recording(utterances: Sequence[_Utterance], rng: random.Random) -> Recordin
 
 
 def misheard(text: str, rng: random.Random) -> str:
-    """`text` with the errors of a recogniser: mostly a character error rate up to 0.15, now and then above 0.3."""
+    """`text` with the errors of a recogniser: mostly a character error rate up to 0.15, now and then above
+    0.3."""
     kind = rng.random()
     rate = 0.0 if kind < 0.2 else rng.uniform(0.35, 0.6) if kind > 0.96 else rng.uniform(0.01, 0.13)
     alphabet = sorted({character for character in text.lower() if character.isalpha()}) or ["a"]

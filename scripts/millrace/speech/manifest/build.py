@@ -9,17 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.common.ledger import Ledger
-from millrace.speech.corpus import alignment
-from millrace.speech.audio import cut as audio
-from millrace.speech.manifest import segments
 from millrace.common.error_rates import error_rates
+from millrace.common.ledger import Ledger
+from millrace.speech.audio import cut as audio
 from millrace.speech.columns import MISSING_SOURCE, PENDING, SCHEMA
+from millrace.speech.corpus import alignment
+from millrace.speech.manifest import segments
 
 
 @dataclass
 class Manifest:
-    """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, and the ledger."""
+    """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, and the
+    ledger."""
 
     ledger: Ledger
     rows: list[dict] = field(default_factory=list)
@@ -34,8 +35,8 @@ class Manifest:
 def generate(partition: dict, limits: segments.Limits) -> Manifest:
     """Read the alignment files of a partition (as millrace.speech.sources wrote it) and make its manifest.
 
-    Recordings stay in the partition's order (new ones come last, so that the shards of the old ones stay as they
-    are), segments in order of time.
+    Recordings stay in the partition's order (new ones come last, so that the shards of the old ones stay as
+    they are), segments in order of time.
     """
     result = Manifest(Ledger("speech_generate_manifest", partition["partition"]))
     for recording in partition["recordings"]:
@@ -82,7 +83,8 @@ def _add_recording(result: Manifest, partition: dict, recording: dict, limits: s
 
 
 def _probe(path: str) -> tuple[float | None, Sequence[str]]:
-    """Length in seconds and warnings; a file that cannot be read fails later, when it is to be cut, with its reason."""
+    """Length in seconds and warnings; a file that cannot be read fails later, when it is to be cut, with its
+    reason."""
     try:
         info = audio.probe(path)
     except audio.AudioError as error:

@@ -14,7 +14,14 @@ from millrace.speech.corpus import alignment
 END_TOLERANCE = 0.05
 # Rejects by choice or by rule of the data set; all other reasons are errors in the sources.
 CHOICES = frozenset(
-    ["too_short", "too_long", "cer_over_limit", "duplicate_exact", "duplicate_key", "same_audio_in_other_split"]
+    [
+        "too_short",
+        "too_long",
+        "cer_over_limit",
+        "duplicate_exact",
+        "duplicate_key",
+        "same_audio_in_other_split",
+    ]
 )
 
 
@@ -63,7 +70,8 @@ class Unusable(ValueError):
 
 
 def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None) -> Segment:
-    """Check one segment as written (`number` is its place in the file, from 0). Raises Unusable with the reason.
+    """Check one segment as written (`number` is its place in the file, from 0). Raises Unusable with the
+    reason.
 
     `audio_seconds` is the length of the recording, or None where it is unknown.
     """
@@ -164,16 +172,17 @@ def _number(raw: dict, name: str) -> float | None:
 
 
 def key_of(country: str, video_id: str, segment: Segment) -> str:
-    """The segment's key: country, video id, start and end in whole milliseconds (truncated, as the corpus does)."""
+    """The segment's key: country, video id, start and end in whole milliseconds (truncated, as the corpus
+    does)."""
     return f"{country}_{video_id}_{int(segment.start * 1000)}_{int(segment.end * 1000)}"
 
 
 def resolve_duplicates(rows: Iterable[dict]) -> tuple[list[dict], list[tuple[dict, str, str]]]:
     """Keep one row per key: the one with the lowest CER, then the first.
 
-    Returns the rows kept, in their order, and (row, reason, detail) of the others: `duplicate_exact` where times and
-    texts are the same too, else `duplicate_key` (a second transcript of the same span, or times that differ by less
-    than a millisecond).
+    Returns the rows kept, in their order, and (row, reason, detail) of the others: `duplicate_exact` where
+    times and texts are the same too, else `duplicate_key` (a second transcript of the same span, or times
+    that differ by less than a millisecond).
     """
     rows = list(rows)
     best: dict[str, dict] = {}
@@ -187,7 +196,8 @@ def resolve_duplicates(rows: Iterable[dict]) -> tuple[list[dict], list[tuple[dic
         if row is kept:
             continue
         same = all(
-            row[name] == kept[name] for name in ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
+            row[name] == kept[name]
+            for name in ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
         )
         reason = "duplicate_exact" if same else "duplicate_key"
         rejected.append((row, reason, f"same key {row['key']} as in transcript {kept['transcript_id']!r}"))

@@ -1,4 +1,5 @@
-"""The numbers of the corpus report: hours and segments per country, split and subset, error rates, ledgers."""
+"""The numbers of the corpus report: hours and segments per country, split and subset, error rates,
+ledgers."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ import pyarrow.parquet as pq
 from millrace.common import jsonl
 from millrace.common.errors import Damaged, MillraceError, own_file
 from millrace.common.ledger import Ledger
-from millrace.speech.names import safe_name
 from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.names import safe_name
 
 _AGAIN = "Files of different runs lie side by side: run the workflow again"
 
@@ -112,17 +113,21 @@ class Corpus:
         return Ledger.total("speech_report_corpus", "all", chosen, unit)
 
     def by_reason(self, unit: str, column: str) -> dict[str, dict[str, int]]:
-        """Counts of `rejected`, `repaired` or `warnings` by reason, the most frequent first, then by country."""
+        """Counts of `rejected`, `repaired` or `warnings` by reason, the most frequent first, then by
+        country."""
         found: dict[str, dict[str, int]] = defaultdict(dict)
         for country in self.countries:
-            for reason, count in getattr(country.segments if unit == "segment" else country.files, column).items():
+            for reason, count in getattr(
+                country.segments if unit == "segment" else country.files, column
+            ).items():
                 if count:
                     found[reason][country.name] = count
         return dict(sorted(found.items(), key=lambda pair: (-sum(pair[1].values()), pair[0])))
 
 
 def read(index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str | os.PathLike) -> Corpus:
-    """Read the merged index, the merged ledger, and the countries' CSVs; raise where they contradict each other."""
+    """Read the merged index, the merged ledger, and the countries' CSVs; raise where they contradict each
+    other."""
     parts = _parts(index)
     try:
         listed = jsonl.read(ledger)["countries"]
@@ -132,7 +137,9 @@ def read(index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str 
         raise MillraceError(f"not a ledger of speech_merge_index ({error})", str(ledger), _AGAIN) from None
     countries = [_country(row, parts.pop(row["country"], []), index, Path(manifest_dir)) for row in listed]
     if parts:
-        raise MillraceError(f"holds segments of {', '.join(sorted(parts))}, which {ledger} lacks", str(index), _AGAIN)
+        raise MillraceError(
+            f"holds segments of {', '.join(sorted(parts))}, which {ledger} lacks", str(index), _AGAIN
+        )
     return Corpus(sorted(countries, key=lambda country: (country.name.casefold(), country.name)))
 
 
@@ -149,7 +156,9 @@ def _country(row: dict, parts: list[Part], index: str | os.PathLike, folder: Pat
         )
     recordings, source_hours = _recordings(folder / f"{safe_name(name)}_splits.csv")
     files = Ledger.from_dict(row["files"])
-    return Country(name, row["language"], segments, files, row["notes"], parts, rates, recordings, source_hours)
+    return Country(
+        name, row["language"], segments, files, row["notes"], parts, rates, recordings, source_hours
+    )
 
 
 def _parts(index: str | os.PathLike) -> dict[str, list[Part]]:
@@ -174,21 +183,27 @@ def _parts(index: str | os.PathLike) -> dict[str, list[Part]]:
 
 
 def _keys(index: str | os.PathLike, country: str) -> pa.ChunkedArray:
-    return pq.read_table(index, columns=["key"], filters=[("country", "=", country)], partitioning=None)["key"]
+    return pq.read_table(index, columns=["key"], filters=[("country", "=", country)], partitioning=None)[
+        "key"
+    ]
 
 
 def _rates(path: Path, keys: pa.ChunkedArray) -> Rates:
     types = {"key": pa.string(), "duration_seconds": pa.float64(), "cer": pa.float64(), "wer": pa.float64()}
     table = _read_csv(path, types)
     numbers = (
-        pc.fill_null(table[name], math.nan).to_numpy().astype(np.float32) for name in ("duration_seconds", "cer", "wer")
+        pc.fill_null(table[name], math.nan).to_numpy().astype(np.float32)
+        for name in ("duration_seconds", "cer", "wer")
     )
     return Rates(*numbers, pc.is_in(table["key"], value_set=keys).to_numpy().astype(bool))
 
 
 def _recordings(path: Path) -> tuple[Counter, float]:
-    """Recordings per split, and the hours of their audio (several files of one recording are one recording)."""
-    rows = _read_csv(path, {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}).to_pylist()
+    """Recordings per split, and the hours of their audio (several files of one recording are one
+    recording)."""
+    rows = _read_csv(
+        path, {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}
+    ).to_pylist()
     counts = Counter(split for _, split in {(row["video_id"], row["split"]) for row in rows})
     return counts, math.fsum(row["duration_hours"] or 0.0 for row in rows)
 

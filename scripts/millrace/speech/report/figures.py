@@ -8,8 +8,8 @@ import numpy as np
 
 from millrace.common.report import figures
 from millrace.common.report.figures import PALETTE, REST, Sheet, human_count, human_hours, human_share
-from millrace.speech.report.corpus import Corpus, Rates
 from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.report.corpus import Corpus, Rates
 
 WIDTH = 9.0
 # Bars of a panel; what is beyond is summed up in one bar, and stands in the tables.
@@ -23,13 +23,17 @@ def hours(corpus: Corpus) -> str:
     ranked = sorted(corpus.countries, key=lambda country: -country.hours)
     bars = [(country.name, [country.hours_of(split) for split in SPLITS]) for country in ranked]
     if len(bars) > MOST_BARS:
-        others = [sum(column) for column in zip(*(values for _, values in bars[MOST_BARS - 1 :]), strict=True)]
+        others = [
+            sum(column) for column in zip(*(values for _, values in bars[MOST_BARS - 1 :]), strict=True)
+        ]
         bars = [*bars[: MOST_BARS - 1], (f"{len(ranked) - MOST_BARS + 1} other countries", others)]
     in_minutes = max((sum(values) for _, values in bars), default=0) < 2
     scale, unit = (60, "minutes") if in_minutes else (1, "hours")
     shares = [f"{split} {human_share(corpus.hours_of(split), corpus.hours)}" for split in SPLITS]
     legend = list(zip(shares, PALETTE, strict=False))
-    series = [(colour, [values[place] * scale for _, values in bars]) for place, (_, colour) in enumerate(legend)]
+    series = [
+        (colour, [values[place] * scale for _, values in bars]) for place, (_, colour) in enumerate(legend)
+    ]
     title = "Hours in shards per country and split"
     noun = "country" if len(ranked) == 1 else "countries"
     subtitle = f"{human_hours(corpus.hours)} in {len(ranked)} {noun}"
@@ -66,14 +70,18 @@ def rejects(corpus: Corpus) -> str:
         if len(bars) > MOST_BARS:
             others = {name: sum(c.get(name, 0) for _, c in bars[MOST_BARS - 1 :]) for name in ranked}
             bars = [*bars[: MOST_BARS - 1], (f"{len(reasons) - MOST_BARS + 1} other reasons", others)]
-        series = [(colour, [counts.get(name, 0) for _, counts in bars]) for name, colour in legend[: len(shown)]]
+        series = [
+            (colour, [counts.get(name, 0) for _, counts in bars]) for name, colour in legend[: len(shown)]
+        ]
         if rest:
             series.append((REST, [sum(counts.get(name, 0) for name in rest) for _, counts in bars]))
         of = corpus.ledger(unit).rows_in
         sums = [sum(counts.values()) for _, counts in bars]
         totals = [f"{human_count(count)} ({human_share(count, of)})" for count in sums]
         label = "Segments rejected" if unit == "segment" else "Alignment files rejected"
-        panels.append(Panel(f"{label} (share of {human_count(of)} found)", [r for r, _ in bars], series, totals, True))
+        panels.append(
+            Panel(f"{label} (share of {human_count(of)} found)", [r for r, _ in bars], series, totals, True)
+        )
     segments, files = corpus.ledger("segment"), corpus.ledger("file")
     subtitle = (
         f"{human_count(segments.rows_rejected)} of {human_count(segments.rows_in)} segments, "
@@ -86,7 +94,12 @@ class Panel:
     """One set of horizontal bars: axis label, bar names, series of (colour, lengths), texts at the ends."""
 
     def __init__(
-        self, label: str, names: list[str], series: list[tuple[str, list[float]]], totals: list[str], whole: bool
+        self,
+        label: str,
+        names: list[str],
+        series: list[tuple[str, list[float]]],
+        totals: list[str],
+        whole: bool,
     ) -> None:
         self.label, self.series, self.totals, self.whole = label, series, totals, whole
         self.names = [figures.shorten(name, 2.6) for name in names]
@@ -145,21 +158,29 @@ def distributions(rates: Rates) -> str:
         return figures.svg(sheet.figure, title, "; ".join(name for name, _ in legend))
 
 
-def _histogram(axes: Any, label: str, values: np.ndarray, in_shard: np.ndarray, unit: str, finest: float) -> None:
+def _histogram(
+    axes: Any, label: str, values: np.ndarray, in_shard: np.ndarray, unit: str, finest: float
+) -> None:
     figures.count_axis(axes.yaxis)
     axes.set_xlabel(label)
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)
     valid = np.isfinite(values)
     values, in_shard = values[valid].astype(np.float64), in_shard[valid]
-    note = f"median {np.median(values):.1f} {unit}, mean {values.mean():.1f} {unit}" if values.size else "no values"
+    note = (
+        f"median {np.median(values):.1f} {unit}, mean {values.mean():.1f} {unit}"
+        if values.size
+        else "no values"
+    )
     axes.set_title(note, loc="left", fontsize=9, color=figures.MUTED, pad=8)
     if not values.size:
         axes.set_xticks([])
         axes.set_yticks([])
         return
     edges, beyond = histogram_edges(values, unit == "%", finest)
-    bins = np.clip(np.ceil((values - edges[0]) / (edges[1] - edges[0]) - 1e-4) - 1, 0, edges.size - 1).astype(int)
+    bins = np.clip(np.ceil((values - edges[0]) / (edges[1] - edges[0]) - 1e-4) - 1, 0, edges.size - 1).astype(
+        int
+    )
     # The bar after a gap holds what lies beyond the last edge.
     step = edges[1] - edges[0]
     centres = np.append(edges[:-1] + step / 2, edges[-1] + 1.5 * step)
@@ -176,16 +197,21 @@ def _histogram(axes: Any, label: str, values: np.ndarray, in_shard: np.ndarray, 
     if beyond:
         last = edges[-1] + 1.5 * step
         near = ticks < edges[-1] - 0.12 * (edges[-1] - edges[0])
-        ticks, names = np.append(ticks[near], last), [name for name, ok in zip(names, near, strict=True) if ok]
+        ticks, names = (
+            np.append(ticks[near], last),
+            [name for name, ok in zip(names, near, strict=True) if ok],
+        )
         names.append(f">{edges[-1]:,.10g}")
     axes.set_xticks(ticks, names)
     axes.tick_params(axis="y", labelcolor=figures.MUTED)
 
 
 def histogram_edges(values: np.ndarray, from_zero: bool, finest: float) -> tuple[np.ndarray, bool]:
-    """Round, even edges with at most 40 bins over 99.5 % of the values, and whether values lie beyond the last edge.
+    """Round, even edges with at most 40 bins over 99.5 % of the values, and whether values lie beyond the
+    last edge.
 
-    Bins hold their upper edge, so that a limit that is itself allowed parts the bins; the first holds both its edges.
+    Bins hold their upper edge, so that a limit that is itself allowed parts the bins; the first holds both
+    its edges.
     """
     low = 0.0 if from_zero else float(values.min())
     high, most = float(np.quantile(values, 0.995)), float(values.max())

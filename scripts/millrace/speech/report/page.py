@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from millrace.common.report.figures import human_bytes, human_count, human_hours, human_share, inline_svg
 from millrace.common.ledger import Ledger
+from millrace.common.report.figures import human_bytes, human_count, human_hours, human_share, inline_svg
 from millrace.common.report.page import Cell, Code, Number, Section, Table, figure, page, paragraph
-from millrace.speech.report.corpus import Corpus, Country, Rates
-from millrace.speech.country.reasons import meaning
 from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.country.reasons import meaning
+from millrace.speech.report.corpus import Corpus, Country, Rates
 
 TITLE = "Speech corpus"
 # Longer lists of one kind are cut; the ledgers hold all.
@@ -19,7 +19,8 @@ MOST_ROWS = 200
 
 
 def render(corpus: Corpus, rates: Rates, svgs: Mapping[str, str]) -> str:
-    """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries joined."""
+    """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries
+    joined."""
     total = corpus.ledger("segment")
     files = corpus.ledger("file")
     recordings = sum(sum(country.recordings.values()) for country in corpus.countries)
@@ -39,11 +40,19 @@ def render(corpus: Corpus, rates: Rates, svgs: Mapping[str, str]) -> str:
         Section("countries", "Countries", [_countries(corpus), shown["hours"]]),
         Section("splits", "Splits and subsets", [paragraph(_SPLITS), _splits(corpus), _subsets(corpus)]),
         Section(
-            "rates", "Duration and error rates", [paragraph(_RATES), shown["distributions"], _rates(corpus, rates)]
+            "rates",
+            "Duration and error rates",
+            [paragraph(_RATES), shown["distributions"], _rates(corpus, rates)],
         ),
-        Section("rejects", "Rejects", [shown["rejects"], *_by_reason(corpus, "rejected", "rejected", total, files)]),
+        Section(
+            "rejects",
+            "Rejects",
+            [shown["rejects"], *_by_reason(corpus, "rejected", "rejected", total, files)],
+        ),
         Section("repairs", "Repairs and warnings", _repairs(corpus, total, files)),
-        Section("ledger", "Ledger", [paragraph(_LEDGER), _ledger(corpus, "segment"), _ledger(corpus, "file")]),
+        Section(
+            "ledger", "Ledger", [paragraph(_LEDGER), _ledger(corpus, "segment"), _ledger(corpus, "file")]
+        ),
     ]
     return page(TITLE, lead, tiles, sections)
 
@@ -112,12 +121,18 @@ def _subsets(corpus: Corpus) -> str:
         for part in country.parts:
             subset = "" if part.subset_id is None else str(part.subset_id)
             numbers = [_count(part.segments), _hours(corpus, part.hours), _count(part.shards)]
-            rows.append([country.name, part.split, subset, *numbers, Number(part.size, human_bytes(part.size))])
+            rows.append(
+                [country.name, part.split, subset, *numbers, Number(part.size, human_bytes(part.size))]
+            )
     if not rows:
         return paragraph("There are no shards.", True)
     parts = corpus.parts
     size = sum(part.size for part in parts)
-    total = [_count(sum(p.segments for p in parts)), _hours(corpus, corpus.hours), _count(sum(p.shards for p in parts))]
+    total = [
+        _count(sum(p.segments for p in parts)),
+        _hours(corpus, corpus.hours),
+        _count(sum(p.shards for p in parts)),
+    ]
     columns = ["Country", "Split", "Subset", "Segments", "Hours", "Shards", "Size of audio"]
     return Table(
         "Shards per split and subset", columns, rows, ["All", "", "", *total, Number(size, human_bytes(size))]
@@ -134,19 +149,28 @@ def _rates(corpus: Corpus, joined: Rates) -> str:
         ):
             valid = values[np.isfinite(values)].astype(np.float64) * scale
             found = [*np.percentile(valid, quantiles), valid.mean()] if valid.size else []
-            cells += [Number(round(float(v), 4), f"{v:.1f}") for v in found] or [Number(0, "–")] * (len(quantiles) + 1)
+            cells += [Number(round(float(v), 4), f"{v:.1f}") for v in found] or [Number(0, "–")] * (
+                len(quantiles) + 1
+            )
         return cells
 
     columns = ["Country", "Segments", *(f"Duration {what} (s)" for what in ("5 %", "median", "95 %", "mean"))]
-    columns += [f"{name} {what}" for name in ("CER", "WER") for what in ("median (%)", "95 % (%)", "mean (%)")]
+    columns += [
+        f"{name} {what}" for name in ("CER", "WER") for what in ("median (%)", "95 % (%)", "mean (%)")
+    ]
     rows = [row(country.name, country.rates) for country in corpus.countries]
-    return Table("Quantiles and means of all segments in the manifest", columns, rows, row("All", joined)).html()
+    return Table(
+        "Quantiles and means of all segments in the manifest", columns, rows, row("All", joined)
+    ).html()
 
 
 def _by_reason(corpus: Corpus, column: str, done: str, segments: Ledger, files: Ledger) -> list[str]:
     """A table of segments and one of files by reason, where there are any; shares for what left only."""
     parts = []
-    for unit, noun, found in (("segment", "Segments", segments.rows_in), ("file", "Alignment files", files.rows_in)):
+    for unit, noun, found in (
+        ("segment", "Segments", segments.rows_in),
+        ("file", "Alignment files", files.rows_in),
+    ):
         reasons = corpus.by_reason(unit, column)
         if not reasons:
             continue
@@ -161,8 +185,16 @@ def _by_reason(corpus: Corpus, column: str, done: str, segments: Ledger, files: 
             rows.append([_reason(reason), meaning(reason), *counts(sum(by_country.values())), where])
         sums = [sum(by_country.values()) for by_country in reasons.values()]
         if len(sums) > MOST_ROWS:
-            rows.append([f"{len(sums) - MOST_ROWS} more", "in the ledger", *counts(sum(sums[MOST_ROWS:])), ""])
-        columns = ["Reason", "Meaning", "Count", *(["Share of found"] if column == "rejected" else []), "Where"]
+            rows.append(
+                [f"{len(sums) - MOST_ROWS} more", "in the ledger", *counts(sum(sums[MOST_ROWS:])), ""]
+            )
+        columns = [
+            "Reason",
+            "Meaning",
+            "Count",
+            *(["Share of found"] if column == "rejected" else []),
+            "Where",
+        ]
         parts.append(Table(f"{noun} {done}", columns, rows, ["All", "", *counts(sum(sums)), ""]).html())
     return parts
 
@@ -175,7 +207,9 @@ def _repairs(corpus: Corpus, segments: Ledger, files: Ledger) -> list[str]:
     parts = [paragraph("What was kept all the same. These counts take no part in the balance.")]
     parts += _by_reason(corpus, "repaired", "repaired", segments, files)
     parts += _by_reason(corpus, "warnings", "with a warning", segments, files)
-    rows = [[country.name, Code(note), meaning(note)] for country in corpus.countries for note in country.notes]
+    rows = [
+        [country.name, Code(note), meaning(note)] for country in corpus.countries for note in country.notes
+    ]
     if rows:
         parts.append(Table("Notes on countries", ["Country", "Note", "Meaning"], rows).html())
     return parts if len(parts) > 1 else [paragraph("Nothing was repaired, and there were no warnings.", True)]
@@ -190,5 +224,8 @@ def _ledger(corpus: Corpus, unit: str) -> str:
     kept = "In shards" if unit == "segment" else "Used"
     caption = "Segments" if unit == "segment" else "Alignment files"
     return Table(
-        caption, ["Country", "Found", kept, "Rejected", "Share rejected"], rows, row("All", corpus.ledger(unit))
+        caption,
+        ["Country", "Found", kept, "Rejected", "Share rejected"],
+        rows,
+        row("All", corpus.ledger(unit)),
     ).html()

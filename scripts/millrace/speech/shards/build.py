@@ -13,29 +13,30 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.common import atomic
-from millrace.common import cli
+from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio.encode import check_format
-from millrace.speech.columns import COMPLETED
-from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
-from millrace.speech.shards.index import INDEX_SCHEMA, SIDECAR_SCHEMA, Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
+from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import ShardFile
+from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
 from millrace.speech.shards.plan import Plan, PlannedSegment, PlannedShard
+from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter
 
 _COPIED = [
     name
     for name in INDEX_SCHEMA.names
-    if name not in ("shard", "member", "offset", "size", "samples", "sample_rate", "duration_seconds", "sha256")
+    if name
+    not in ("shard", "member", "offset", "size", "samples", "sample_rate", "duration_seconds", "sha256")
 ]
 
 
 @dataclass
 class Built:
-    """What lies on disk of a partition: index, (key, status, message) of every manifest row, and counts of shards."""
+    """What lies on disk of a partition: index, (key, status, message) of every manifest row, and counts of
+    shards."""
 
     index: pa.Table
     statuses: list[tuple[str, str, str]]
@@ -51,7 +52,9 @@ class Built:
 
     def line(self) -> str:
         """One line for the log."""
-        errors = ", ".join(f"{count} {status}" for status, count in sorted(self.errors.items())) or "no errors"
+        errors = (
+            ", ".join(f"{count} {status}" for status, count in sorted(self.errors.items())) or "no errors"
+        )
         return (
             f"{self.index.num_rows} segments, {self.hours:.2f} h; shards: {self.kept} kept, {self.rebuilt} built, "
             f"{len(self.removed)} stale files removed; {errors}"
@@ -61,9 +64,10 @@ class Built:
 def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False) -> Built:
     """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there then.
 
-    A shard whose sidecar has the plan's digest and whose tar has the size and SHA-256 written there stays untouched;
-    with `retry_errors` only if none of its segments is in error. Shards of this partition that the plan does not have
-    are removed. Raises MillraceError where the disk is, or would get, full; finished shards stay.
+    A shard whose sidecar has the plan's digest and whose tar has the size and SHA-256 written there stays
+    untouched; with `retry_errors` only if none of its segments is in error. Shards of this partition that the
+    plan does not have are removed. Raises MillraceError where the disk is, or would get, full; finished
+    shards stay.
     """
     output_dir = Path(output_dir)
     check_format(plan.options.sampling_rate, plan.options.audio_format)
@@ -160,13 +164,16 @@ def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
 
 
 def _check_balance(plan: Plan, built: Built) -> None:
-    ledger = Ledger("speech_create_shards", str(plan.partition), rows_in=len(plan.rows), rows_out=built.index.num_rows)
+    ledger = Ledger(
+        "speech_create_shards", str(plan.partition), rows_in=len(plan.rows), rows_out=built.index.num_rows
+    )
     ledger.rejected = built.errors
     ledger.check()
 
 
 def _sweep(plan: Plan, output_dir: Path) -> list[Path]:
-    """Remove shards and sidecars with numbers of this partition that the plan does not have, and dead temporaries."""
+    """Remove shards and sidecars with numbers of this partition that the plan does not have, and dead
+    temporaries."""
     partition = plan.partition
     wanted = {Path(shard.shard).stem for shard in plan.shards}
     folder = output_dir / partition.country / partition.folder
@@ -184,7 +191,8 @@ def _sweep(plan: Plan, output_dir: Path) -> list[Path]:
 
 
 def _check_disk(plan: Plan, shards: list[PlannedShard], output_dir: Path) -> None:
-    """Refuse to start what will not fit: bounds of the shards to build plus 5 %, less the old ones they replace."""
+    """Refuse to start what will not fit: bounds of the shards to build plus 5 %, less the old ones they
+    replace."""
     needed = used = 0.0
     for shard in shards:
         used += 1.05 * shard.bytes_at_most

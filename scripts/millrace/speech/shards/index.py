@@ -1,8 +1,9 @@
-"""The tables beside shards: the index of what is in them, and the sidecar by which a shard is known to be good.
+"""The tables beside shards: the index of what is in them, and the sidecar by which a shard is known to be
+good.
 
-The sidecar of `x-00000.tar` is `.x-00000.index.parquet`, hidden, so that loaders given the folder see tars only. It
-holds a row for every segment planned for the shard, failed ones included, and in its metadata the plan's digest and
-the tar's size and SHA-256. It is written after the tar: a tar without one is not finished.
+The sidecar of `x-00000.tar` is `.x-00000.index.parquet`, hidden, so that loaders given the folder see tars
+only. It holds a row for every segment planned for the shard, failed ones included, and in its metadata the
+plan's digest and the tar's size and SHA-256. It is written after the tar: a tar without one is not finished.
 """
 
 from __future__ import annotations
@@ -19,40 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.common import atomic
+from millrace.speech.columns import INDEX_SCHEMA, SIDECAR_SCHEMA, STATUS_SCHEMA
 
-INDEX_SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("country", pa.string()),
-        ("language", pa.string()),
-        ("video_id", pa.string()),
-        ("transcript_id", pa.string()),
-        ("split", pa.string()),
-        ("subset_id", pa.int64()),
-        ("shard", pa.string()),
-        ("member", pa.string()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
-        ("samples", pa.int64()),
-        ("sample_rate", pa.int32()),
-        ("duration_seconds", pa.float64()),
-        ("start_seconds", pa.float64()),
-        ("end_seconds", pa.float64()),
-        ("asr_transcript", pa.string()),
-        ("human_transcript", pa.string()),
-        ("cer", pa.float64()),
-        ("wer", pa.float64()),
-        ("sha256", pa.string()),
-    ]
-)
-STATUS_SCHEMA = pa.schema([("key", pa.string()), ("status", pa.string()), ("error_message", pa.string())])
-SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, STATUS_SCHEMA])
 _META = b"millrace"
 
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What is known of a shard. `tar_sha256` is None where no segment could be had, and so no tar was written."""
+    """What is known of a shard. `tar_sha256` is None where no segment could be had, and so no tar was
+    written."""
 
     digest: str
     tar_size: int
@@ -89,7 +65,9 @@ def read_sidecar(tar: Path) -> Sidecar | None:
     try:
         table = pq.read_table(sidecar_path(tar), partitioning=None)
         meta = orjson.loads(table.schema.metadata[_META])
-        sidecar = Sidecar(meta["digest"], meta["tar_size"], meta["tar_sha256"], table.replace_schema_metadata(None))
+        sidecar = Sidecar(
+            meta["digest"], meta["tar_size"], meta["tar_sha256"], table.replace_schema_metadata(None)
+        )
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
     return sidecar if sidecar.table.schema == SIDECAR_SCHEMA else None

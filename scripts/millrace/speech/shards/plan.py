@@ -1,38 +1,29 @@
-"""Which segments go into which shard: a pure function of the manifest part, the options and the sources' stat.
+"""Which segments go into which shard: a pure function of the manifest part, the options and the sources'
+stat.
 
-Shards are filled in manifest order by an upper bound of each segment's bytes that is known before decoding, so that no
-shard exceeds the limit and nothing has to be decoded to know where a segment belongs.
+Shards are filled in manifest order by an upper bound of each segment's bytes that is known before decoding,
+so that no shard exceeds the limit and nothing has to be decoded to know where a segment belongs.
 """
 
 from __future__ import annotations
 
-
-
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import orjson
 
 from millrace.common.errors import MillraceError
 from millrace.speech.columns import MISSING_SOURCE, OVER_CER, PENDING, PROCESSING
-
 from millrace.speech.names import SHARD_NUMBERS, Partition
 from millrace.speech.shards.tar_writer import RECORD, member_bytes
 
-
-
-import math
-from collections.abc import Mapping
-from urllib.parse import quote
-
-import orjson
-
-# Part of every digest: raise it when the same input is to give other bytes. Versions of encoders are no part of it, so
-# that an updated library does not rebuild a corpus.
+# Part of every digest: raise it when the same input is to give other bytes. Versions of encoders are no part
+# of it, so that an updated library does not rebuild a corpus.
 FORMAT = "millrace-speech-shard-1"
 
 # Longer than this is a mistyped time, not a segment; it would only make the estimates absurd.
@@ -41,7 +32,8 @@ _LONGEST_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What a user chooses: Hz, a format of millrace.speech.audio.cut, the highest CER, gigabytes (10^9 bytes) a shard."""
+    """What a user chooses: Hz, a format of millrace.speech.audio.cut, the highest CER, gigabytes (10^9 bytes)
+    a shard."""
 
     sampling_rate: int = 16_000
     audio_format: str = "flac"
@@ -76,7 +68,8 @@ class PlannedSegment:
 
 @dataclass(frozen=True)
 class PlannedShard:
-    """A tar to be: `shard` is its path below the output folder, `digest` covers all that decides on its bytes."""
+    """A tar to be: `shard` is its path below the output folder, `digest` covers all that decides on its
+    bytes."""
 
     shard: str
     segments: tuple[PlannedSegment, ...]
@@ -90,7 +83,8 @@ class PlannedShard:
 
 @dataclass
 class Plan:
-    """The shards of a partition, and `settled`: status and message of the rows that need no audio, by position."""
+    """The shards of a partition, and `settled`: status and message of the rows that need no audio, by
+    position."""
 
     partition: Partition
     options: ShardOptions
@@ -102,8 +96,8 @@ class Plan:
 def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOptions) -> Plan:
     """Plan the shards of the manifest rows of one partition.
 
-    Rows that are not pending keep their status. Raises MillraceError where the partition would need more shards than it
-    has numbers.
+    Rows that are not pending keep their status. Raises MillraceError where the partition would need more
+    shards than it has numbers.
     """
     plan = Plan(partition, options, rows)
     groups: list[list[PlannedSegment]] = []
@@ -141,8 +135,8 @@ def segment_bytes(segment: PlannedSegment, options: ShardOptions) -> int:
 def audio_bytes(seconds: float, sampling_rate: int, audio_format: str) -> int:
     """An upper bound of what millrace.speech.audio.encode makes of `seconds` of audio.
 
-    Opus has a variable rate: up to 1.7 times the nominal one on clicks, so twice is taken; mp3 has a constant one.
-    FLAC stores noise as it is, with some bytes a frame. Every file has a head.
+    Opus has a variable rate: up to 1.7 times the nominal one on clicks, so twice is taken; mp3 has a constant
+    one. FLAC stores noise as it is, with some bytes a frame. Every file has a head.
     """
     if audio_format == "opus":
         rate = 8_000 if sampling_rate <= 16_000 else 16_000
@@ -193,14 +187,19 @@ def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str
 
 
 def _in_recording_order(segments: list[PlannedSegment]) -> list[PlannedSegment]:
-    """Recordings in the manifest's order, segments in order of time: as generate_manifest leaves them already."""
+    """Recordings in the manifest's order, segments in order of time: as generate_manifest leaves them
+    already."""
     first: dict[str, int] = {}
     for segment in segments:
         first.setdefault(segment.row["video_id"], segment.position)
-    return sorted(segments, key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position))
+    return sorted(
+        segments, key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position)
+    )
 
 
-def _digest(segments: list[PlannedSegment], options: ShardOptions, stats: dict[str, tuple[int, int] | None]) -> str:
+def _digest(
+    segments: list[PlannedSegment], options: ShardOptions, stats: dict[str, tuple[int, int] | None]
+) -> str:
     digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
     sources: dict[str, tuple[int, int] | None] = {}
     for segment in segments:
@@ -223,8 +222,9 @@ def _stat(path: str) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-# Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample has every one, and
-# numbers are always floats: readers infer types from the first samples, and an int or a null there spoils the rest.
+# Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample has every
+# one, and numbers are always floats: readers infer types from the first samples, and an int or a null there
+# spoils the rest.
 FIELD_TYPES: dict[str, str] = {
     "key": "string",
     "country": "string",
@@ -249,17 +249,19 @@ UNKNOWN = -1.0
 
 
 def safe_key(key: str) -> str:
-    """`key` as it may stand before the dot of a member's name: letters, digits, `_`, `-`, the rest as %XX of UTF-8.
+    """`key` as it may stand before the dot of a member's name: letters, digits, `_`, `-`, the rest as %XX of
+    UTF-8.
 
-    `urllib.parse.unquote` gives the key back. A dot would merge samples; two leading underscores hide a member from
-    `datasets`, so the first of them is quoted too.
+    `urllib.parse.unquote` gives the key back. A dot would merge samples; two leading underscores hide a
+    member from `datasets`, so the first of them is quoted too.
     """
     safe = quote(key, safe="").replace(".", "%2E").replace("~", "%7E")
     return "%5F" + safe[1:] if safe.startswith("__") else safe
 
 
 def sample_json(row: Mapping, sampling_rate: int) -> bytes:
-    """The JSON member of a manifest row: compact, UTF-8, no local paths; unknown numbers are -1.0, unknown texts ""."""
+    """The JSON member of a manifest row: compact, UTF-8, no local paths; unknown numbers are -1.0, unknown
+    texts ""."""
     content: dict[str, str | float] = {}
     for name, kind in FIELD_TYPES.items():
         value = sampling_rate if name == "sampling_rate" else row.get(name)

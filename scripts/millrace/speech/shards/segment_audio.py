@@ -36,14 +36,17 @@ class Encoded(NamedTuple):
 def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) -> Generator[Encoded]:
     """Yield an `Encoded` for each segment, in order. Close the generator when not all are taken.
 
-    What is wrong with one segment or recording is in its `Encoded`; a full disk or exhausted memory is raised.
+    What is wrong with one segment or recording is in its `Encoded`; a full disk or exhausted memory is
+    raised.
     """
     with contextlib.closing(_cut(segments, rate)) as cuts:
         for segment, samples in cuts:
             yield _encode(segment, samples, rate, audio_format)
 
 
-def _cut(segments: Iterable[PlannedSegment], rate: int) -> Generator[tuple[PlannedSegment, np.ndarray | Exception]]:
+def _cut(
+    segments: Iterable[PlannedSegment], rate: int
+) -> Generator[tuple[PlannedSegment, np.ndarray | Exception]]:
     for _, group in itertools.groupby(segments, key=lambda segment: segment.row["video_id"]):
         of_recording = list(group)
         spans: dict[str, list[tuple[float, float]]] = {}
@@ -51,7 +54,10 @@ def _cut(segments: Iterable[PlannedSegment], rate: int) -> Generator[tuple[Plann
             spans.setdefault(segment.source, []).append(segment.span)
         # Transcripts of one recording may point to different files: each is read once, side by side.
         with contextlib.ExitStack() as stack:
-            readers = {path: stack.enter_context(contextlib.closing(_read(path, s, rate))) for path, s in spans.items()}
+            readers = {
+                path: stack.enter_context(contextlib.closing(_read(path, s, rate)))
+                for path, s in spans.items()
+            }
             for segment in of_recording:
                 yield segment, next(readers[segment.source])
 
@@ -75,7 +81,9 @@ def _read(path: str, spans: list[tuple[float, float]], rate: int) -> Generator[n
             yield broken
 
 
-def _encode(segment: PlannedSegment, samples: np.ndarray | Exception, rate: int, audio_format: str) -> Encoded:
+def _encode(
+    segment: PlannedSegment, samples: np.ndarray | Exception, rate: int, audio_format: str
+) -> Encoded:
     if isinstance(samples, audio.AudioError):
         return Encoded(None, 0, _STATUS.get(samples.reason, PROCESSING), str(samples))
     if isinstance(samples, Exception):

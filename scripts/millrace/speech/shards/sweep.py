@@ -10,7 +10,9 @@ from pathlib import Path
 from millrace.speech.names import Partition, ShardFile
 
 
-def sweep_country(shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection[str]) -> list[Path]:
+def sweep_country(
+    shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection[str]
+) -> list[Path]:
     """Remove shards, their sidecars and the tables of this country's partitions that are not in `partitions`.
 
     `country` is the name as it stands in paths. Only files named as Millrace names them are touched.

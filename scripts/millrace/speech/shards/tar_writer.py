@@ -1,8 +1,9 @@
-"""Tar files whose bytes depend on nothing but names and contents, and whose writer knows every member's place.
+"""Tar files whose bytes depend on nothing but names and contents, and whose writer knows every member's
+place.
 
-Headers are ustar: mode 0644, uid, gid and mtime 0, no user names, regular files only. A PAX record comes before a
-member whose name is longer than 100 bytes or not ASCII, or whose size is 8 GiB or more. The file ends with zeros up to
-a multiple of 10,240 bytes (at least two blocks), as GNU tar and `tarfile` end it.
+Headers are ustar: mode 0644, uid, gid and mtime 0, no user names, regular files only. A PAX record comes
+before a member whose name is longer than 100 bytes or not ASCII, or whose size is 8 GiB or more. The file
+ends with zeros up to a multiple of 10,240 bytes (at least two blocks), as GNU tar and `tarfile` end it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _pax_record(keyword: bytes, value: bytes) -> bytes:
 
 
 def member_bytes(name_bytes: int, size: int) -> int:
-    """An upper bound for what a member with a name of `name_bytes` bytes and a body of `size` bytes takes in a tar."""
+    """An upper bound for what a member with a name of `name_bytes` bytes and a body of `size` bytes takes in
+    a tar."""
     pax = 0 if name_bytes <= 100 else BLOCK + _blocks(name_bytes + 16)
     return pax + BLOCK + _blocks(size)
 
@@ -75,12 +77,13 @@ def _blocks(size: int) -> int:
 
 
 class TarWriter:
-    """Write a tar file at `path`, member after member; memory stays below a few MiB beside the largest member.
+    """Write a tar file at `path`, member after member; memory stays below a few MiB beside the largest
+    member.
 
-    Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file; None unless `hashed`) and
-    `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True). Digests are worked out by
-    threads beside the writing. Leaving the context by an exception closes the file without an end mark: such a file is
-    a torso, to be removed by the caller (see `millrace.common.atomic`).
+    Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file; None unless
+    `hashed`) and `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True).
+    Digests are worked out by threads beside the writing. Leaving the context by an exception closes the file
+    without an end mark: such a file is a torso, to be removed by the caller (see `millrace.common.atomic`).
     """
 
     def __init__(self, path: str | os.PathLike, hashed: bool = True) -> None:
@@ -167,7 +170,8 @@ class TarWriter:
 
 
 class _Consumer:
-    """A thread that takes batches in order, a few behind at most; for work that releases the GIL, as hashlib does."""
+    """A thread that takes batches in order, a few behind at most; for work that releases the GIL, as hashlib
+    does."""
 
     def __init__(self, consume: Callable[[list], None]) -> None:
         self._consume = consume

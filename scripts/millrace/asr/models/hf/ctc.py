@@ -12,11 +12,11 @@ import orjson
 import torch
 from torch.nn import functional as F
 
-from millrace.asr.models.base import AsrModel, Prepared, audio_counts
 from millrace.asr.loading.collate import Batch
+from millrace.asr.models.base import AsrModel, Prepared, audio_counts
+from millrace.asr.models.files import load_local, read_config, saving
 from millrace.asr.models.hf.features import HfFeatures
 from millrace.asr.models.labels import Characters, drop_unfit, padded_ids
-from millrace.asr.models.files import load_local, read_config, saving
 from millrace.common.errors import MillraceError
 
 # Sizes of a model that trains in seconds; the convolutions keep their strides, 20 ms a frame.
@@ -61,7 +61,9 @@ class HfCtcPreparer:
         lengths = batch.lengths.tolist()
         tensors = self.features.on_host(batch)
         steps = self.features.batch_steps(lengths, tensors)
-        labels = [self.tokenizer(text).input_ids if text else [] for text in map(self.reference, batch.transcripts)]
+        labels = [
+            self.tokenizer(text).input_ids if text else [] for text in map(self.reference, batch.transcripts)
+        ]
         dropped = drop_unfit(labels, steps, batch.sample_ids)
         blank = self.tokenizer.pad_token_id
         tensors["targets"] = padded_ids(labels, 1 if blank != 1 else 0)
@@ -69,15 +71,23 @@ class HfCtcPreparer:
         counts |= {"tokens": sum(steps), "padded_tokens": len(steps) * max(steps, default=0)}
         width = batch.audio.shape[1]
         counts |= {"flops": float(self.features.flops(lengths).sum())}
-        counts |= {"padded_flops": float(self.features.flops([self.features.width(width)] * len(lengths)).sum())}
+        counts |= {
+            "padded_flops": float(self.features.flops([self.features.width(width)] * len(lengths)).sum())
+        }
         host = {"steps": steps, "label_lengths": [len(label) for label in labels]}
-        return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped)
+        return Prepared(
+            batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped
+        )
 
     def reference(self, transcript: str) -> str:
-        """The transcript in the tokenizer's alphabet: upper case where it has no lower case, known characters only."""
+        """The transcript in the tokenizer's alphabet: upper case where it has no lower case, known characters
+        only."""
         known = self.tokenizer.get_vocab()
         text = " ".join(transcript.split())
-        lower, upper = any(c.islower() for c in known if len(c) == 1), any(c.isupper() for c in known if len(c) == 1)
+        lower, upper = (
+            any(c.islower() for c in known if len(c) == 1),
+            any(c.isupper() for c in known if len(c) == 1),
+        )
         text = text.upper() if upper and not lower else text.lower() if lower and not upper else text
         return " ".join("".join(c for c in text if c == " " or c in known).split())
 
@@ -100,14 +110,20 @@ class HfCtcModel(AsrModel):
         import transformers as hf
 
         if model_type not in FAMILIES:
-            raise MillraceError(f"there is no small random {model_type}", remedy=f"Choose one of {', '.join(FAMILIES)}")
+            raise MillraceError(
+                f"there is no small random {model_type}", remedy=f"Choose one of {', '.join(FAMILIES)}"
+            )
         characters = Characters.from_transcripts(texts).characters.replace(" ", "")
         tokens = ["<pad>", "<unk>", "|", *(c for c in characters if c != "|")]
         vocabulary = Path(folder) / "vocab.json"
         vocabulary.write_bytes(orjson.dumps({token: number for number, token in enumerate(tokens)}))
         tokenizer = hf.Wav2Vec2CTCTokenizer(str(vocabulary), bos_token=None, eos_token=None)
         raw, sizes = model_type in RAW, dict(_TINY)
-        extractor = hf.Wav2Vec2FeatureExtractor(return_attention_mask=True) if raw else hf.SeamlessM4TFeatureExtractor()
+        extractor = (
+            hf.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+            if raw
+            else hf.SeamlessM4TFeatureExtractor()
+        )
         if model_type == "data2vec-audio":
             sizes["num_conv_pos_embeddings"] = 2  # as many layers of them
         elif model_type in ("sew", "sew-d"):
@@ -124,7 +140,9 @@ class HfCtcModel(AsrModel):
         from transformers import AutoModelForCTC, AutoProcessor
 
         read_config(folder)
-        return cls(load_local(AutoModelForCTC, folder, dtype=torch.float32), load_local(AutoProcessor, folder))
+        return cls(
+            load_local(AutoModelForCTC, folder, dtype=torch.float32), load_local(AutoProcessor, folder)
+        )
 
     def save_pretrained(self, folder: str | Path) -> None:
         with saving(folder) as partial:
@@ -155,7 +173,9 @@ class HfCtcModel(AsrModel):
             reduction="none",
             zero_infinity=True,
         )
-        taught = torch.tensor([length > 0 for length in host["label_lengths"]]).to(losses.device, non_blocking=True)
+        taught = torch.tensor([length > 0 for length in host["label_lengths"]]).to(
+            losses.device, non_blocking=True
+        )
         return losses.where(taught, 0.0).sum() + self.zero_loss(), prepared.count
 
     @torch.no_grad()

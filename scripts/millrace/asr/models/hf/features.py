@@ -1,4 +1,5 @@
-"""What transformers' models hear: raw waveforms and Whisper's mel on the device, other features on the host."""
+"""What transformers' models hear: raw waveforms and Whisper's mel on the device, other features on the
+host."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from millrace.asr.models.base import Prepared
 from millrace.asr.loading.collate import Batch
+from millrace.asr.models.base import Prepared
 from millrace.asr.models.mel import SAMPLING_RATE, LogMel
 from millrace.common.errors import MillraceError
 
@@ -21,7 +22,9 @@ class HfFeatures:
     def __init__(self, extractor: Any, config: Any) -> None:
         self.extractor, self.config = extractor, config
         kind = type(extractor).__name__
-        self.kind = {"WhisperFeatureExtractor": "mel", "Wav2Vec2FeatureExtractor": "waveform"}.get(kind, "host")
+        self.kind = {"WhisperFeatureExtractor": "mel", "Wav2Vec2FeatureExtractor": "waveform"}.get(
+            kind, "host"
+        )
         if extractor.sampling_rate != SAMPLING_RATE:
             raise MillraceError(
                 f"the model hears {extractor.sampling_rate} Hz, the buckets hold {SAMPLING_RATE} Hz",
@@ -58,7 +61,9 @@ class HfFeatures:
             found = {"input_features": self.mel(F.pad(audio, (0, self.window - audio.shape[1])))}
         else:
             found = self._waveform(prepared["audio"], prepared["lengths"])
-        return {name: value.to(dtype) if value.is_floating_point() else value for name, value in found.items()}
+        return {
+            name: value.to(dtype) if value.is_floating_point() else value for name, value in found.items()
+        }
 
     def _waveform(self, audio: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
         shortest = _shortest(self.config)
@@ -78,7 +83,9 @@ class HfFeatures:
     def batch_steps(self, lengths: Sequence[int], tensors: Mapping[str, torch.Tensor]) -> list[int]:
         """Encoder steps of clips of so many samples, one at least; `tensors` are those of `on_host`."""
         mask = tensors.get("hf_attention_mask")
-        return [self.steps(length) for length in lengths] if mask is None else mask.sum(1).clamp(min=1).tolist()
+        return (
+            [self.steps(length) for length in lengths] if mask is None else mask.sum(1).clamp(min=1).tolist()
+        )
 
     def steps(self, samples: int) -> int:
         """Encoder steps of a clip, one at least."""
@@ -95,7 +102,8 @@ class HfFeatures:
         return self.window if self.kind == "mel" else samples
 
     def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
-        """float64 (B,): a forward pass over clips alone, and over the decoder's `tokens`, from the configuration."""
+        """float64 (B,): a forward pass over clips alone, and over the decoder's `tokens`, from the
+        configuration."""
         config, counts = self.config, np.asarray(samples, dtype=np.float64)
         if self.kind == "mel":
             steps = np.minimum(counts, self.window) / (2 * self.extractor.hop_length)
@@ -107,7 +115,9 @@ class HfFeatures:
         total = layers * (steps * (4 * width**2 + 2 * width * inner) + 2 * width * steps**2)
         if self.kind == "waveform":
             inputs = 1
-            for (kernel, stride), outputs in zip(_convolutions(config), getattr(config, "conv_dim", ()), strict=False):
+            for (kernel, stride), outputs in zip(
+                _convolutions(config), getattr(config, "conv_dim", ()), strict=False
+            ):
                 counts = counts / stride
                 total = total + counts * kernel * inputs * outputs
                 inputs = outputs

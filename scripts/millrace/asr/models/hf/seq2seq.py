@@ -1,4 +1,5 @@
-"""Speech-to-text models of transformers with a decoder (Whisper, ...): from a folder, or a small random one."""
+"""Speech-to-text models of transformers with a decoder (Whisper, ...): from a folder, or a small random
+one."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from millrace.asr.models.base import AsrModel, Prepared, audio_counts
 from millrace.asr.loading.collate import Batch
+from millrace.asr.models.base import AsrModel, Prepared, audio_counts
+from millrace.asr.models.files import load_local, read_config, saving
 from millrace.asr.models.hf.features import HfFeatures
 from millrace.asr.models.labels import IGNORE, padded_ids
 from millrace.asr.models.mel import SAMPLING_RATE
-from millrace.asr.models.files import load_local, read_config, saving
 
 _EOS, _PAD, _START = "<|endoftext|>", "<|pad|>", "<|startoftranscript|>"
 _TINY = {
@@ -47,8 +48,17 @@ class Seq2SeqPreparer:
         labels, dropped = [], []
         for row, (text, language) in enumerate(zip(batch.transcripts, batch.languages, strict=True)):
             label = self.label(text, language)
-            longest, too_many = self.features.longest, self.longest_target and len(label) > self.longest_target
-            reason = "audio_too_long" if longest and lengths[row] > longest else "text_too_long" if too_many else ""
+            longest, too_many = (
+                self.features.longest,
+                self.longest_target and len(label) > self.longest_target,
+            )
+            reason = (
+                "audio_too_long"
+                if longest and lengths[row] > longest
+                else "text_too_long"
+                if too_many
+                else ""
+            )
             if reason:
                 dropped.append((int(batch.sample_ids[row]), reason))
                 label = []
@@ -61,12 +71,15 @@ class Seq2SeqPreparer:
         counts = audio_counts(lengths, width)
         counts |= {"tokens": sum(texts), "padded_tokens": len(texts) * max(texts, default=0)}
         alone = self.features.flops(lengths, texts)
-        padded = self.features.flops([self.features.width(width)] * len(texts), [max(texts, default=0)] * len(texts))
+        padded = self.features.flops(
+            [self.features.width(width)] * len(texts), [max(texts, default=0)] * len(texts)
+        )
         counts |= {"flops": float(alone.sum()), "padded_flops": float(padded.sum())}
         return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, dropped=dropped)
 
     def label(self, transcript: str, language: str | None) -> list[int]:
-        """Ids that the decoder is to write after its start token: language and task where it has them, text, end."""
+        """Ids that the decoder is to write after its start token: language and task where it has them, text,
+        end."""
         text = self.tokenizer(
             " ".join(transcript.split()), add_special_tokens=False, split_special_tokens=True
         ).input_ids
@@ -91,7 +104,9 @@ class Seq2SeqModel(AsrModel):
         config = hf.config
         self.features = HfFeatures(processor.feature_extractor, config)
         longest = getattr(config, "max_target_positions", None)
-        self.preparer = Seq2SeqPreparer(processor.tokenizer, self.features, config.decoder_start_token_id, longest)
+        self.preparer = Seq2SeqPreparer(
+            processor.tokenizer, self.features, config.decoder_start_token_id, longest
+        )
 
     @classmethod
     def random(cls, texts: Iterable[str]) -> Seq2SeqModel:
@@ -114,7 +129,11 @@ class Seq2SeqModel(AsrModel):
         processor = hf.WhisperProcessor(hf.WhisperFeatureExtractor(chunk_length=seconds), tokenizer)
         model = hf.WhisperForConditionalGeneration(config)
         model.generation_config.update(
-            eos_token_id=end, pad_token_id=pad, bos_token_id=end, decoder_start_token_id=start, suppress_tokens=None
+            eos_token_id=end,
+            pad_token_id=pad,
+            bos_token_id=end,
+            decoder_start_token_id=start,
+            suppress_tokens=None,
         )
         return cls(model, processor)
 
@@ -125,7 +144,8 @@ class Seq2SeqModel(AsrModel):
 
         read_config(folder)
         return cls(
-            load_local(AutoModelForSpeechSeq2Seq, folder, dtype=torch.float32), load_local(AutoProcessor, folder)
+            load_local(AutoModelForSpeechSeq2Seq, folder, dtype=torch.float32),
+            load_local(AutoProcessor, folder),
         )
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -152,7 +172,11 @@ class Seq2SeqModel(AsrModel):
             return []
         most = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
         longest = self.preparer.longest_target
-        options = {"max_new_tokens": min(most, longest - 8) if longest else most, "do_sample": False, "num_beams": 1}
+        options = {
+            "max_new_tokens": min(most, longest - 8) if longest else most,
+            "do_sample": False,
+            "num_beams": 1,
+        }
         self.hf.generation_config.max_length = None
         if getattr(self.hf.generation_config, "lang_to_id", None):
             options["task"] = "transcribe"

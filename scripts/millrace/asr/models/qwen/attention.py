@@ -1,8 +1,9 @@
-"""Qwen3-ASR's audio encoder for training: nothing computed on padding, no question to the device, few large kernels.
+"""Qwen3-ASR's audio encoder for training: nothing computed on padding, no question to the device, few large
+kernels.
 
-The published module convolves padding too, asks the device for lengths clip by clip, and calls attention once for each
-window of each clip: 24 layers times hundreds of windows are thousands of small kernels a step. With lengths from the
-host and windows padded to the longest one, the numbers are the same.
+The published module convolves padding too, asks the device for lengths clip by clip, and calls attention once
+for each window of each clip: 24 layers times hundreds of windows are thousands of small kernels a step. With
+lengths from the host and windows padded to the longest one, the numbers are the same.
 """
 
 from __future__ import annotations
@@ -11,14 +12,22 @@ from collections.abc import Sequence
 
 import torch
 from torch.nn import functional as F
-from transformers.models.qwen3_asr.modeling_qwen3_asr import Qwen3ASRAudioAttention, is_flash_attention_requested
+from transformers.models.qwen3_asr.modeling_qwen3_asr import (
+    Qwen3ASRAudioAttention,
+    is_flash_attention_requested,
+)
 
 
 class WindowedAttention(Qwen3ASRAudioAttention):
-    """The same weights and results; `max_seqlen` is the longest window, or else the device is asked for it."""
+    """The same weights and results; `max_seqlen` is the longest window, or else the device is asked for
+    it."""
 
     def forward(
-        self, hidden_states: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int | None = None, **kwargs: object
+        self,
+        hidden_states: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+        max_seqlen: int | None = None,
+        **kwargs: object,
     ) -> torch.Tensor:
         if is_flash_attention_requested(self.config):
             return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
@@ -29,9 +38,13 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         longest = max_seqlen or int(lengths.max())
         window = torch.repeat_interleave(torch.arange(windows, device=device), lengths, output_size=count)
         places = window * longest + torch.arange(count, device=device) - cu_seqlens[window]
-        projected = torch.cat([project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
+        projected = torch.cat(
+            [project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1
+        )
         padded = projected.new_zeros(windows * longest, projected.shape[-1]).index_copy(0, places, projected)
-        query, key, value = padded.view(windows, longest, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        query, key, value = padded.view(windows, longest, 3, self.num_heads, self.head_dim).permute(
+            2, 0, 3, 1, 4
+        )
         inside = torch.arange(longest, device=device) < lengths[:, None]
         found = F.scaled_dot_product_attention(query, key, value, inside[:, None, None], scale=self.scaling)
         found = found.transpose(1, 2).reshape(windows * longest, -1).index_select(0, places)
@@ -52,9 +65,11 @@ def encode(
     window_ends: torch.Tensor,
     longest: int,
 ) -> torch.Tensor:
-    """What a Qwen3ASREncoder makes of mel (B, bins, L), L a multiple of its chunk: (audio tokens of the batch, width).
+    """What a Qwen3ASREncoder makes of mel (B, bins, L), L a multiple of its chunk: (audio tokens of the
+    batch, width).
 
-    chunks, places: see `layout`; window_ends: the cumulative ends of the attention windows, of `longest` at most.
+    chunks, places: see `layout`; window_ends: the cumulative ends of the attention windows, of `longest` at
+    most.
     """
     count, bins, width = mel.shape
     chunk = 2 * encoder.n_window
@@ -73,7 +88,8 @@ def encode(
 def layout(
     frames: Sequence[int], tokens: Sequence[int], chunk: int, width: int, per_chunk: int
 ) -> tuple[list[int], list[int]]:
-    """Which chunks of a batch `width` frames wide hold sound, and where in these chunks' outputs its tokens are."""
+    """Which chunks of a batch `width` frames wide hold sound, and where in these chunks' outputs its tokens
+    are."""
     chunks: list[int] = []
     places: list[int] = []
     for row, (count, heard) in enumerate(zip(frames, tokens, strict=True)):

@@ -1,4 +1,5 @@
-"""Qwen3-ASR without a hub: configurations with random weights, from tiny to real size, and a tokenizer from texts."""
+"""Qwen3-ASR without a hub: configurations with random weights, from tiny to real size, and a tokenizer from
+texts."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any
 
 from millrace.asr.models.qwen.languages import MARKER
 
-# As the published models have them: audio encoder and decoder. The vocabulary is the texts', at least this large.
+# As the published models have them: audio encoder and decoder. The vocabulary is the texts', at least this
+# large.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "vocab_size": 0,
@@ -29,12 +31,22 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "0.6b": {
         "vocab_size": 151_936,
-        "audio": {"d_model": 896, "encoder_layers": 18, "encoder_attention_heads": 14, "encoder_ffn_dim": 3584},
+        "audio": {
+            "d_model": 896,
+            "encoder_layers": 18,
+            "encoder_attention_heads": 14,
+            "encoder_ffn_dim": 3584,
+        },
         "text": {"hidden_size": 1024, "intermediate_size": 3072},
     },
     "1.7b": {
         "vocab_size": 151_936,
-        "audio": {"d_model": 1024, "encoder_layers": 24, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096},
+        "audio": {
+            "d_model": 1024,
+            "encoder_layers": 24,
+            "encoder_attention_heads": 16,
+            "encoder_ffn_dim": 4096,
+        },
         "text": {"hidden_size": 2048, "intermediate_size": 6144},
     },
 }
@@ -49,7 +61,11 @@ _TEXT = {
     "tie_word_embeddings": True,
 }
 EOS, PAD, BOS_TURN = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
-AUDIO = {"audio_token": "<|audio_pad|>", "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"}
+AUDIO = {
+    "audio_token": "<|audio_pad|>",
+    "audio_bos_token": "<|audio_start|>",
+    "audio_eos_token": "<|audio_end|>",
+}
 # The published template in short: system prompt (may be empty), the audio, the assistant's turn.
 CHAT_TEMPLATE = (
     "{%- set ns = namespace(system='') -%}"
@@ -66,7 +82,8 @@ CHAT_TEMPLATE = (
 
 
 def random_processor(texts: Iterable[str], vocab_size: int = 512, mel_bins: int = 128) -> Any:
-    """A Qwen3ASRProcessor whose byte-level BPE is learned from `texts`: any text can be written, none is unknown."""
+    """A Qwen3ASRProcessor whose byte-level BPE is learned from `texts`: any text can be written, none is
+    unknown."""
     from transformers import Qwen3ASRFeatureExtractor, Qwen3ASRProcessor
 
     extractor = Qwen3ASRFeatureExtractor(feature_size=mel_bins)
@@ -83,8 +100,8 @@ def byte_level_tokenizer(
     plain: Iterable[str] = (),
     named: dict[str, str] | None = None,
 ) -> Any:
-    """A PreTrainedTokenizerFast learned from `texts`, which keep their order out of it. `special` tokens vanish on
-    decoding, `plain` ones do not; `named` become attributes."""
+    """A PreTrainedTokenizerFast learned from `texts`, which keep their order out of it. `special` tokens
+    vanish on decoding, `plain` ones do not; `named` become attributes."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -97,7 +114,9 @@ def byte_level_tokenizer(
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=learned, eos_token=eos, pad_token=pad, extra_special_tokens=dict(named or {})
     )
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special], special_tokens=True)
+    tokenizer.add_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in special], special_tokens=True
+    )
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
     return tokenizer
 
@@ -107,7 +126,12 @@ def random_config(size: str, tokenizer: Any) -> Any:
     from transformers import Qwen3ASRConfig
 
     sizes = SIZES[size]
-    text = {**_TEXT, **sizes["text"], "model_type": "qwen3", "vocab_size": max(sizes["vocab_size"], len(tokenizer))}
+    text = {
+        **_TEXT,
+        **sizes["text"],
+        "model_type": "qwen3",
+        "vocab_size": max(sizes["vocab_size"], len(tokenizer)),
+    }
     audio = {**sizes["audio"], "model_type": "qwen3_asr_encoder", "output_dim": text["hidden_size"]}
     token = tokenizer.convert_tokens_to_ids
     return Qwen3ASRConfig(

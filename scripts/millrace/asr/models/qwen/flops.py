@@ -10,10 +10,11 @@ import numpy as np
 def qwen_flops(
     sizes: Mapping[str, Mapping], frames: Sequence[int], audio_tokens: Sequence[int], tokens: Sequence[int]
 ) -> np.ndarray:
-    """float64 (B,): a forward pass over clips of so many mel frames, audio tokens, and decoder tokens, audio included.
+    """float64 (B,): a forward pass over clips of so many mel frames, audio tokens, and decoder tokens, audio
+    included.
 
-    Matrix products and convolutions, two operations a multiplication and addition; attention inside its window; the
-    head on all tokens is an upper bound, it runs on the answers only and is left out.
+    Matrix products and convolutions, two operations a multiplication and addition; attention inside its
+    window; the head on all tokens is an upper bound, it runs on the answers only and is left out.
     """
     audio, text = sizes["audio"], sizes["text"]
     mel, heard, read = (np.asarray(counts, dtype=np.float64) for counts in (frames, audio_tokens, tokens))

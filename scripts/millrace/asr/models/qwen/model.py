@@ -1,4 +1,5 @@
-"""Qwen3-ASR for fine-tuning: prompts, labels and mel of a padded batch, loss over the answer's tokens, generation."""
+"""Qwen3-ASR for fine-tuning: prompts, labels and mel of a padded batch, loss over the answer's tokens,
+generation."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from millrace.asr.models.qwen import languages
-from millrace.asr.models.base import AsrModel, Prepared, audio_counts
 from millrace.asr.loading.collate import Batch
+from millrace.asr.models.base import AsrModel, Prepared, audio_counts
+from millrace.asr.models.files import load_local, read_config, read_options, saving, write_options
 from millrace.asr.models.labels import label_places, labelled, padded_ids
 from millrace.asr.models.mel import HOP, SAMPLING_RATE, LogMel, padded_to
-from millrace.asr.models.files import load_local, read_config, read_options, saving, write_options
+from millrace.asr.models.qwen import languages
 from millrace.asr.models.qwen.attention import batch_windows, encode, layout
 from millrace.asr.models.qwen.flops import qwen_flops
 from millrace.common.errors import MillraceError
@@ -28,7 +29,8 @@ SHORTEST = 8_000  # shorter clips get silence up to half a second, as in the pub
 
 @dataclass(frozen=True)
 class QwenOptions:
-    """language_tag_mode: `auto` writes the sample's language into its target, `none` never; prompt: the system turn."""
+    """language_tag_mode: `auto` writes the sample's language into its target, `none` never; prompt: the
+    system turn."""
 
     language_tag_mode: str = "auto"
     prompt: str = ""
@@ -37,14 +39,16 @@ class QwenOptions:
 
     def __post_init__(self) -> None:
         if self.language_tag_mode not in ("auto", "none"):
-            raise MillraceError(f"language_tag_mode is {self.language_tag_mode!r}", remedy="Set it to auto or none")
+            raise MillraceError(
+                f"language_tag_mode is {self.language_tag_mode!r}", remedy="Set it to auto or none"
+            )
         if self.padding_side not in ("left", "right"):
             raise MillraceError(f"padding_side is {self.padding_side!r}", remedy="Set it to left or right")
 
 
 def audio_tokens(frames: int, chunk: int = 100) -> int:
-    """Tokens of a clip of `frames` mel frames: 13 a whole chunk, and what three strided convolutions leave of the
-    rest."""
+    """Tokens of a clip of `frames` mel frames: 13 a whole chunk, and what three strided convolutions leave of
+    the rest."""
     rest = frames % chunk
     for _ in range(3):
         rest = (rest + 1) // 2
@@ -77,7 +81,10 @@ class QwenPreparer:
         windows = window_ends(tokens, self.window)
         longest_mel = -(-self.mel.frames(width) // self.chunk) * self.chunk
         chunks, heard = layout(frames, tokens, self.chunk, longest_mel, CHUNK_TOKENS)
-        tensors |= {"chunks": torch.tensor(chunks, dtype=torch.int64), "heard": torch.tensor(heard, dtype=torch.int64)}
+        tensors |= {
+            "chunks": torch.tensor(chunks, dtype=torch.int64),
+            "heard": torch.tensor(heard, dtype=torch.int64),
+        }
         tensors |= {"places": places, "answers": answers, "frames": torch.tensor(frames, dtype=torch.int64)}
         tensors["window_ends"] = torch.tensor(windows, dtype=torch.int32)
         texts = [len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True)]
@@ -104,7 +111,8 @@ class QwenPreparer:
         """Ids of the answer: language tag, transcript, end of turn."""
         known = language if self.options.language_tag_mode == "auto" else None
         text = " ".join(transcript.replace(languages.MARKER, " ").split())
-        # Control tokens spelled out in a transcript are text: an audio token in it would shift all audio behind it.
+        # Control tokens spelled out in a transcript are text: an audio token in it would shift all audio
+        # behind it.
         written = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
         tagged = self.tokenizer(languages.tag(known), add_special_tokens=False).input_ids
         return [*tagged, *written, self.tokenizer.eos_token_id]
@@ -126,7 +134,8 @@ class QwenPreparer:
 
 
 class QwenModel(AsrModel):
-    """Qwen3ASRForConditionalGeneration with its processor. The loss is a sum over the answer's tokens, end included."""
+    """Qwen3ASRForConditionalGeneration with its processor. The loss is a sum over the answer's tokens, end
+    included."""
 
     def __init__(self, hf: Any, processor: Any, options: QwenOptions = QwenOptions()) -> None:
         super().__init__()
@@ -155,11 +164,14 @@ class QwenModel(AsrModel):
         from millrace.asr.models.qwen.config import random_config, random_processor
 
         processor = random_processor(texts)
-        return cls(Qwen3ASRForConditionalGeneration(random_config(size, processor.tokenizer)), processor, options)
+        return cls(
+            Qwen3ASRForConditionalGeneration(random_config(size, processor.tokenizer)), processor, options
+        )
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, options: QwenOptions | None = None) -> QwenModel:
-        """Raises MillraceError for a folder without a whole model; options are the saved ones unless given."""
+        """Raises MillraceError for a folder without a whole model; options are the saved ones unless
+        given."""
         from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRProcessor
 
         read_config(folder, MODEL_TYPE)
@@ -177,7 +189,8 @@ class QwenModel(AsrModel):
         self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     def features(self, prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mel (B, bins, L) with L a multiple of the encoder's chunk, and its mask (B, L); once for the whole batch."""
+        """Mel (B, bins, L) with L a multiple of the encoder's chunk, and its mask (B, L); once for the whole
+        batch."""
         audio = padded_to(prepared["audio"], prepared.host["width"])
         mel = self.mel(audio[:, : prepared.host["width"]])
         mel = F.pad(mel, (0, -mel.shape[-1] % self.chunk))
@@ -236,7 +249,10 @@ class QwenModel(AsrModel):
         here = (ids == self.hf.config.audio_token_id)[..., None]
         embedded = embedded.masked_scatter(here, audio.to(embedded.dtype))
         out = model.language_model(
-            inputs_embeds=embedded, attention_mask=prepared["attention_mask"], use_cache=False, return_dict=True
+            inputs_embeds=embedded,
+            attention_mask=prepared["attention_mask"],
+            use_cache=False,
+            return_dict=True,
         )
         return out.last_hidden_state
 

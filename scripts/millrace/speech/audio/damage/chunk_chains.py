@@ -1,4 +1,5 @@
-"""Where the chain of chunks or packets of AVI, ASF and RealMedia breaks: what follows has no reliable place there."""
+"""Where the chain of chunks or packets of AVI, ASF and RealMedia breaks: what follows has no reliable place
+there."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Break:
-    """Bytes [start, stop) that can't be placed. `recovers`: the time stamps behind it can be believed again."""
+    """Bytes [start, stop) that can't be placed. `recovers`: the time stamps behind it can be believed
+    again."""
 
     start: int
     stop: int

@@ -1,8 +1,10 @@
-"""Where the structure of a file breaks, for containers whose time stamps mislead behind damage; nothing is decoded.
+"""Where the structure of a file breaks, for containers whose time stamps mislead behind damage; nothing is
+decoded.
 
-FFmpeg goes on behind damage without a word: the blocks of a Matroska cluster whose header is gone are stamped as if
-they belonged to the cluster before, frames of an MPEG stream are stamped like others that are lost, and what is there
-twice is played twice. So the chain of clusters, pages or packets is walked once, from header to header.
+FFmpeg goes on behind damage without a word: the blocks of a Matroska cluster whose header is gone are stamped
+as if they belonged to the cluster before, frames of an MPEG stream are stamped like others that are lost, and
+what is there twice is played twice. So the chain of clusters, pages or packets is walked once, from header to
+header.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ def breaks(path: str, form: str, stream_id: int = 0) -> list[Break]:
         return _transport(raw, stream_id) if finder is None else finder(raw)
 
 
-# Matroska ---------------------------------------------------------------------------------------------------------
+# Matroska
+# ---------------------------------------------------------------------------------------------------------
 
 _SEGMENT, _CLUSTER = b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"
-# SeekHead, Info, Tracks, Cues, Attachments, Chapters, Tags and another EBML head, for files one behind the other.
+# SeekHead, Info, Tracks, Cues, Attachments, Chapters, Tags and another EBML head, for files one behind the
+# other.
 _TOP = {_CLUSTER, _SEGMENT} | {
     b"\x11\x4d\x9b\x74",
     b"\x15\x49\xa9\x66",
@@ -62,7 +66,8 @@ def _is_top(raw: mmap.mmap, at: int) -> bool:
 
 
 def _walk_cluster(raw: mmap.mmap, start: int) -> tuple[int, int | None]:
-    """Place behind the cluster at `start`, and that of the last child before its chain breaks (None: it does not)."""
+    """Place behind the cluster at `start`, and that of the last child before its chain breaks (None: it does
+    not)."""
     size, at = _size(raw, start + 4)
     end, last = None if size is None else at + size, start
     while at != end and at < len(raw):
@@ -113,7 +118,8 @@ def _matroska(raw: mmap.mmap) -> list[Break]:
                 broken = at
             else:
                 stamps.append((at, segment, stamp))
-                # Where a cluster ends on what may follow one, it is whole; else the break is somewhere inside.
+                # Where a cluster ends on what may follow one, it is whole; else the break is somewhere
+                # inside.
                 if not _is_top(raw, after):
                     after, broken = _walk_cluster(raw, at)
                     if broken is None and not _is_top(raw, after):
@@ -140,7 +146,8 @@ def _matroska(raw: mmap.mmap) -> list[Break]:
 
 
 def _next_cluster(raw: mmap.mmap, at: int) -> int:
-    """Place of the next cluster that begins as one does and ends where another element begins, else the file's end."""
+    """Place of the next cluster that begins as one does and ends where another element begins, else the
+    file's end."""
     while (at := raw.find(_CLUSTER, at)) >= 0:
         size, begin = _size(raw, at + 4)
         whole = size is None or begin + size > len(raw) or _is_top(raw, begin + size)
@@ -150,9 +157,12 @@ def _next_cluster(raw: mmap.mmap, at: int) -> int:
     return len(raw)
 
 
-# Ogg --------------------------------------------------------------------------------------------------------------
+# Ogg
+# --------------------------------------------------------------------------------------------------------------
 
-_CHECKED_PAGES = 4  # headers and the first samples: where these are lost, nothing tells where the recording began
+_CHECKED_PAGES = (
+    4  # headers and the first samples: where these are lost, nothing tells where the recording began
+)
 
 
 @functools.cache
@@ -174,7 +184,8 @@ def _page_is_sound(page: bytes) -> bool:
 
 
 def _is_tapped(head: bytes) -> bool:
-    """Whether the first page behind the headers is that of a live stream: not just one or two pages are missing."""
+    """Whether the first page behind the headers is that of a live stream: not just one or two pages are
+    missing."""
     return int.from_bytes(head[6:14], "little") > 60 * 48000
 
 
@@ -214,7 +225,8 @@ def _ogg(raw: mmap.mmap) -> list[Break]:
     return found
 
 
-# MPEG transport streams -------------------------------------------------------------------------------------------
+# MPEG transport streams
+# -------------------------------------------------------------------------------------------
 
 _UNBOUNDED = -(1 << 39)
 _PACKETS = 1 << 16  # looked at together: memory does not grow with the file
@@ -283,7 +295,9 @@ def _transport(raw: mmap.mmap, stream_id: int) -> list[Break]:
             i = 0
             while i < len(places):
                 # What is whole, behind what is whole, needs no look at each packet.
-                runs = whole.get(i) if chain.pending is None and (chain.due == 0 or chain.counter < 0) else None
+                runs = (
+                    whole.get(i) if chain.pending is None and (chain.due == 0 or chain.counter < 0) else None
+                )
                 if runs is None:
                     chain.step(raw, int(places[i]), step)
                     i += 1
@@ -305,10 +319,11 @@ def _transport(raw: mmap.mmap, stream_id: int) -> list[Break]:
 
 
 def _whole(packets: np.ndarray) -> dict[int, tuple[int, int]]:
-    """Runs of PES packets that are whole: number of the first packet -> numbers of the last PES' first, and of the end.
+    """Runs of PES packets that are whole: number of the first packet -> numbers of the last PES' first, and
+    of the end.
 
-    `packets`: uint8 (n, 188), all of one PID. Whole is one whose packets all hold payload, count on from each other,
-    and hold as many bytes as it states.
+    `packets`: uint8 (n, 188), all of one PID. Whole is one whose packets all hold payload, count on from each
+    other, and hold as many bytes as it states.
     """
     flags, begins = packets[:, 3] >> 4 & 3, np.flatnonzero(packets[:, 1] & 0x40)
     if len(begins) < 2:
@@ -332,7 +347,8 @@ def _whole(packets: np.ndarray) -> dict[int, tuple[int, int]]:
 
 
 def _stride(view: np.ndarray) -> tuple[int, int]:
-    """Size of the packets (192 with a time code, 204 with parity) and place of the first; zeros where neither shows."""
+    """Size of the packets (192 with a time code, 204 with parity) and place of the first; zeros where neither
+    shows."""
     head = view[: 204 * 12]
     for at in range(204):
         for step in (188, 192, 204):

@@ -1,4 +1,5 @@
-"""ADTS, AC-3, AMR and MPEG audio, bare frames without a container: where the chain of frame headers breaks."""
+"""ADTS, AC-3, AMR and MPEG audio, bare frames without a container: where the chain of frame headers
+breaks."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ _SEARCHED = 65536
 
 
 def first_break(path: str, form: str) -> float:
-    """Seconds into an ADTS, AC-3 or AMR stream (FFmpeg's `form`) where a header isn't where the one before says.
+    """Seconds into an ADTS, AC-3 or AMR stream (FFmpeg's `form`) where a header isn't where the one before
+    says.
 
-    Infinity where all are, and for other formats. FFmpeg looks for the next header in silence, and what lies between
-    is gone from the timeline without a trace. What comes before the first header (a stream tapped in mid-frame) and
-    behind the last (a tag) is no break.
+    Infinity where all are, and for other formats. FFmpeg looks for the next header in silence, and what lies
+    between is gone from the timeline without a trace. What comes before the first header (a stream tapped in
+    mid-frame) and behind the last (a tag) is no break.
     """
     if form == "amr":
         return _amr_break(path)
@@ -54,7 +56,8 @@ def first_break(path: str, form: str) -> float:
 
 
 def bytes_before(path: str, form: str) -> int:
-    """Bytes of no frame and no tag that a stream of bare frames begins with: FFmpeg takes some of them for frames."""
+    """Bytes of no frame and no tag that a stream of bare frames begins with: FFmpeg takes some of them for
+    frames."""
     header = _FRAMED.get(form)
     if header is None:
         return 0
@@ -87,7 +90,8 @@ def _adts(head: bytes) -> tuple[int, float] | None:
 
 
 def _ac3(head: bytes) -> tuple[int, float] | None:
-    """As `_adts`, for AC-3 and E-AC-3 (ETSI TS 102 366, 4.4.1 and E.1.2). Frames of dependent streams take no time."""
+    """As `_adts`, for AC-3 and E-AC-3 (ETSI TS 102 366, 4.4.1 and E.1.2). Frames of dependent streams take no
+    time."""
     version, code = head[5] >> 3, head[4] >> 6
     if head[:2] != b"\x0b\x77" or version > 16:
         return None
@@ -121,7 +125,8 @@ _FRAMED = {**_HEADERS, "mp3": _mpeg}  # a break in MP3 is told by its undecodabl
 
 
 def frame_bytes(head: bytes, form: str) -> int | None:
-    """Bytes of the frame whose first 7 are `head`, in FFmpeg's format `form`; None where that can't be told."""
+    """Bytes of the frame whose first 7 are `head`, in FFmpeg's format `form`; None where that can't be
+    told."""
     header = _FRAMED.get(form)
     facts = header(head) if header and len(head) >= 7 else None
     return facts[0] if facts else None

@@ -1,0 +1,40 @@
+"""Paths of tars: one spelling a file, and what to do about a tar that has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+
+
+def one_spelling(tars: Collection[str]) -> dict[str, str]:
+    """What every tar path is called: paths that lead to one file, such as x.tar, /here/x.tar and links, get
+    one name.
+
+    That is the file's own path where it occurs, else an absolute one, so that nobody's paths change without
+    need.
+    """
+    places = real_paths(tars)
+    names: dict[str, str] = {}
+    for tar in sorted(tars, key=lambda tar: (tar != places[tar], not os.path.isabs(tar), tar)):
+        names.setdefault(places[tar], tar)
+    return {tar: names[places[tar]] for tar in tars}
+
+
+def real_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Every path's absolute one without links, as os.path.realpath gives it, but with one look at each
+    folder."""
+    known = {"/": "/", "//": "/"}
+
+    def real(path: str) -> str:
+        if path.count("/") > 255:  # deeper than any folder of tars
+            return path
+        if path not in known:
+            folder, name = os.path.split(path)
+            here = os.path.join(real(folder), name)
+            known[path] = os.path.realpath(here) if os.path.islink(here) else here
+        return known[path]
+
+    return {path: path if "://" in path else real(os.path.abspath(path)) for path in paths}
+
+
+REBUILD = "Build its index and the buckets again: snakemake asr_data (after --touch: asr_data -R asr_build_tar_indices)"

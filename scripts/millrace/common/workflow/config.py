@@ -1,0 +1,224 @@
+"""The config, checked against the schemas of the lanes before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from millrace.common.errors import MillraceError
+
+# Lanes in the order of the data: the name of rule file, script folder, config section and results folder.
+LANES = ("speech", "asr")
+# YAML 1.1 reads 2e-5, without a point, as text; everybody who writes it means the number.
+EXPONENT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+")
+JSON_SCALAR = re.compile(r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE)
+
+
+# Whole numbers up to here are the same in JSON, numpy and torch.
+LARGEST = 2**53
+
+
+def validate_config(
+    config: dict,
+    schemas: str | os.PathLike,
+    command_line: Mapping[str, Any] | None = None,
+    files: Iterable[str | os.PathLike] = (),
+) -> dict:
+    """Check the config against the closed schemas and fill in defaults; return a new dict.
+
+    `command_line` is what of it `--config` gave, `files` are those it was read from. Exits with one line per
+    problem, which names the key, when something is wrong: a traceback out of a Snakefile helps nobody.
+    """
+    try:
+        if repeated := [line for path in files for line in _repeated_keys(Path(path))]:
+            raise MillraceError("\n".join(repeated))
+        return checked_config(config, schemas, command_line)
+    except MillraceError as error:
+        # WorkflowError would print the Snakefile's line instead of the config's key.
+        sys.exit(f"Millrace: the config is not valid.\n{error}")
+
+
+def checked_config(
+    config: dict, schemas: str | os.PathLike, command_line: Mapping[str, Any] | None = None
+) -> dict:
+    """As validate_config, but of the values only, and raises MillraceError."""
+    known = {lane: _load_schema(Path(schemas) / f"{lane}.schema.yaml") for lane in LANES}
+    problems = [
+        f"  {key}: no such section{_suggest(key, ['lanes', *LANES])}"
+        for key in config
+        if key not in ("lanes", *LANES)
+    ]
+    wanted = config.get("lanes", list(LANES))
+    if not isinstance(wanted, list) or any(lane not in LANES for lane in wanted):
+        problems.append(f"  lanes: must be a list of {', '.join(LANES)}, not {wanted!r}")
+    result: dict[str, Any] = {"lanes": wanted}
+    for lane, schema in known.items():
+        section = {} if config.get(lane) is None else config[lane]
+        if isinstance(section, dict):
+            # Snakemake hands the numbers in --config 'speech={max_cer: 0.2}' over as text.
+            typed = _typed((command_line or {}).get(lane), schema, schema, JSON_SCALAR)
+            section = _overlaid(_typed(section, schema, schema, EXPONENT), typed)
+            section = _with_defaults(section, schema)
+        result[lane] = section
+        problems += _problems(result[lane], schema, lane)
+    if problems:
+        raise MillraceError("\n".join(problems))
+    return result
+
+
+def _load_schema(path: Path) -> dict:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    with open(path, encoding="utf-8") as handle:
+        return yaml.load(handle, Loader=loader)
+
+
+def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
+    """`value` with text that matches `pattern` read as JSON wherever `rule` wants a number or truth value."""
+    rule = schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
+    if isinstance(value, dict):
+        others = rule.get("additionalProperties") or {}
+        rules = rule.get("properties", {})
+        return {key: _typed(child, rules.get(key, others), schema, pattern) for key, child in value.items()}
+    if isinstance(value, list):
+        items = next((part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {})
+        return [_typed(child, items, schema, pattern) for child in value]
+    wanted = rule.get("type", [])
+    wanted = {wanted} if isinstance(wanted, str) else set(wanted)
+    if isinstance(value, str) and wanted & {"number", "integer", "boolean"} and pattern.fullmatch(value):
+        return json.loads(value.lower())
+    return value
+
+
+def _overlaid(below: Any, above: Any) -> Any:
+    """`below` with the values of `above`, key by key."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return below if above is None else above
+    return {**below, **{key: _overlaid(below.get(key), value) for key, value in above.items()}}
+
+
+def _repeated_keys(path: Path) -> list[str]:
+    """A line for every key that stands twice in one YAML mapping: YAML keeps the last, and drops whole
+    sections."""
+    try:
+        root = yaml.compose(
+            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+    except (OSError, ValueError, yaml.YAMLError):
+        return []  # Snakemake has read it, so it is of a kind that is not ours to judge.
+    found, waiting = [], [("", root)]
+    while waiting:
+        above, node = waiting.pop(0)
+        lines: dict[str, int] = {}
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            name, line = f"{above}{key.value}", key.start_mark.line + 1
+            if name in lines:
+                found.append(
+                    f"  {name}: stands twice in {path}, lines {lines[name]} and {line}; keep one of them"
+                )
+            lines[name] = line
+            waiting.append((f"{name}.", value))
+    return found
+
+
+def _with_defaults(section: dict, schema: dict) -> dict:
+    result = dict(section)
+    for key, rule in schema.get("properties", {}).items():
+        if key not in result and "default" in rule:
+            result[key] = rule["default"]
+        if rule.get("type") == "object" and isinstance(result.get(key), dict) and "properties" in rule:
+            result[key] = _with_defaults(result[key], rule)
+    return result
+
+
+def _problems(section: Any, schema: dict, lane: str) -> list[str]:
+    found = []
+    for error in _validator(schema).iter_errors(section):
+        key = ".".join([lane, *map(str, error.absolute_path)])
+        if error.validator == "additionalProperties":
+            allowed = list(error.schema.get("properties", {}))
+            for name in sorted(set(map(str, error.instance)) - set(allowed)):
+                found.append(f"  {key}.{name}: no such key{_suggest(name, allowed)}")
+        else:
+            meaning = error.schema.get("description", "") if error.validator != "ascending" else ""
+            found.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
+    return sorted(found)
+
+
+def _message(error: Any) -> str:
+    """What is wrong with a value, and where that is known how to write it."""
+    wanted, value = error.validator_value, error.instance
+    if value is None:
+        return "has no value; give it one, or delete the line for the default"
+    if error.validator == "oneOf":
+        return f"{value!r} is not one of its kinds of values"
+    if error.validator == "pattern" and "description" in error.schema:
+        return f"{value!r} is not a name for it"
+    if error.validator == "type" and wanted == "string" and isinstance(value, bool):
+        return f"{error.message}; put it in quotes, YAML reads yes, no, on and off as truth values"
+    if error.validator == "type" and wanted == "integer" and isinstance(value, int) and abs(value) >= LARGEST:
+        return f"{value} is too large"
+    if error.validator == "type" and wanted == "array" and isinstance(value, str | int | float):
+        return f"{error.message}; write [{value}]"
+    return error.message
+
+
+def _validator(schema: dict) -> Any:
+    """JSON Schema and the words `sumsTo`, `ascending`, `rising`; numbers are finite, whole numbers have no
+    point."""
+    from jsonschema import Draft202012Validator, validators
+
+    def is_number(_: Any, value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+    def is_integer(_: Any, value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many({"number": is_number, "integer": is_integer})
+    words = {"sumsTo": _sums_to, "ascending": _ascending, "rising": _rising}
+    return validators.extend(Draft202012Validator, words, type_checker=types)(schema)
+
+
+def _sums_to(_: Any, total: float, instance: Any, schema: dict) -> Iterator[Any]:
+    """Values of an object that must have this sum."""
+    from jsonschema import ValidationError
+
+    values = list(instance.values()) if isinstance(instance, dict) else []
+    if all(isinstance(value, int | float) for value in values) and not math.isclose(
+        sum(values), total, abs_tol=1e-6
+    ):
+        yield ValidationError(f"the values must sum to {total}, not {round(sum(values), 6)}")
+
+
+def _ascending(_: Any, pairs: list[list[str]], instance: Any, schema: dict) -> Iterator[Any]:
+    """Pairs of keys of an object: the first one's value must be below the second's."""
+    from jsonschema import ValidationError
+
+    for low, high in pairs if isinstance(instance, dict) else []:
+        values = instance.get(low), instance.get(high)
+        if all(isinstance(value, int | float) for value in values) and not values[0] < values[1]:
+            yield ValidationError(f"{values[0]} is not below {high}, which is {values[1]}", path=[low])
+
+
+def _rising(_: Any, wanted: bool, instance: Any, schema: dict) -> Iterator[Any]:
+    """A list of numbers each of which must be above the one before."""
+    from jsonschema import ValidationError
+
+    values = instance if isinstance(instance, list) else []
+    numbers = all(isinstance(value, int | float) for value in values)
+    if numbers and not all(low < high for low, high in itertools.pairwise(values)):
+        yield ValidationError(f"{values} does not rise")
+
+
+def _suggest(name: str, allowed: list[str]) -> str:
+    close = difflib.get_close_matches(str(name), allowed, 1, 0.5)
+    return f"; did you mean `{close[0]}`?" if close else f"; known are {', '.join(allowed)}"
