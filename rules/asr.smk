@@ -115,27 +115,6 @@ rule asr_build_bucket_manifests:
         " --threads {threads} --output {output.config} 2> {log}"
 
 
-rule asr_benchmark_readers:
-    """Measure our reader against the one it replaces, tarfile, webdataset and Lhotse (not part of all)."""
-    input:
-        config="results/asr/buckets/bucket_config.json",
-    output:
-        result="results/asr/benchmark/readers.json",
-        figure="results/asr/benchmark/readers.svg",
-    log:
-        "logs/asr/benchmark_readers/all.log",
-    benchmark:
-        "benchmarks/asr/benchmark_readers/all.tsv"
-    conda:
-        "../envs/train.yaml"
-    threads: 2
-    resources:
-        mem_mb=6000,
-    shell:
-        "python -m tests.bench.readers.__main__ --buckets {input.config} --workers {threads}"
-        " --output {output.result} --figure {output.figure} 2> {log}"
-
-
 rule asr_calibrate_bucket_bs:
     """Find the largest batch of one bucket that trains within memory, and soak it."""
     input:

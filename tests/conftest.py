@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Steps that tests start as processes of their own, in any folder.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parents[1] / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 # No deadline: machines are slow and shared, and a test must not fail for that.
 settings.register_profile("local", deadline=None)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
+
 from millrace.asr.buckets.files import SCHEMA, write_tars
 from millrace.common import atomic
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.join import TarIndices
 from millrace.asr.manifests.manifest import manifests_of

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from millrace.asr.calibration import worst_case
 
+from millrace.asr.calibration import worst_case
 from tests.asr import audio_tars
 
 GB = 1 << 30

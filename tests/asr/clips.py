@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from millrace.asr.loading.collate import Batch
 
 # Threads that wait for each other on a shared machine take far longer than the sums of these small models.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from millrace.common import atomic, jsonl
 
 BUCKETS = {

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from millrace.asr.loading.collate import Batch
 from torch import nn
+
+from millrace.asr.loading.collate import Batch
 
 
 class Loudness(nn.Module):

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from millrace.asr import build_bucket_manifests
 
+from millrace.asr import build_bucket_manifests
 from tests.asr.bucket_corpus import corpus, files, rows_of, speech_index, write_manifest
 
 ROOT = Path(__file__).parents[2]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from millrace.asr import build_tar_indices
 from millrace.asr.tars.header import DIRECTORY, FILE, MISSING, SPARSE
 from millrace.asr.tars.index import TarIndex, check_unchanged, reason_of, write_index

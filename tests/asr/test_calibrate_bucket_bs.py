@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+
 from millrace.asr import calibrate_bucket_bs, merge_calibration
 from millrace.asr.calibration.trial import ROOT, ask
 from millrace.common.machine.use import descendants
-
 from tests.asr import calibration_corpus as corpus
 
 SOAK_STEPS = 200

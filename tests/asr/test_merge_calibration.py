@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from millrace.asr import merge_calibration
 from millrace.asr.calibration.memory_model import MemoryModel
 from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
 from millrace.common import atomic
-
 from tests.asr import audio_tars
 
 TRUE = MemoryModel(31.0, 0.055, 0.0011, 0.0004)

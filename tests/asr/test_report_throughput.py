@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 import jinja2
 import pytest
 from docutils.core import publish_parts
+
 from millrace.asr import report_throughput
 from millrace.asr.throughput.comparison import Throughput
 from millrace.common import atomic, jsonl
-
 from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
 ROOT = Path(__file__).parents[2]
@@ -227,7 +227,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
         check=True,
         cwd=ROOT,
         capture_output=True,
-        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)},
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"},
     )
     assert {name: (tmp_path / name).read_bytes() for name in OUTPUTS} == first
 

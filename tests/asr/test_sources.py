@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+
 from millrace.asr import sources
 from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
-
 from tests.asr.bucket_corpus import write_manifest, write_tar
 
 

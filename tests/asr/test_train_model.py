@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from millrace.asr import train_model
 from millrace.asr.loading.row_table import RowTable
-
 from tests.asr import audio_tars
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def command(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "OMP_NUM_THREADS": "1"}
 
 
 def train(buckets: Path, run: Path, *more: str, ranks: int = 1) -> dict:

@@ -10,10 +10,10 @@ import subprocess
 import sys
 
 import pytest
+
 from millrace.asr import verify_calibration
 from millrace.asr.calibration.trial import ROOT
 from millrace.asr.inputs import CALIBRATION, VERIFICATION, AsrInputs
-
 from tests.asr import calibration_corpus as corpus
 
 
@@ -29,7 +29,7 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, step, limit, code):
     command += [f"millrace.asr.{step[0]}", *step[1:], "--bucket-config", str(config), "--device", "cpu"]
     command += ["--model_options", json.dumps(corpus.MODEL_OPTIONS), "--max_memory_gb", limit]
     command += ["--calibrated", str(calibrated), "--soak_steps", "6", "--output", str(output)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert found.returncode == code, found.stderr[-3000:]
     assert output.exists() is (code == 0)

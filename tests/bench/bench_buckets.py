@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
 from millrace.asr.tars.index import write_index as write_tar_index
 from millrace.asr.tars.scan import TarScan
 

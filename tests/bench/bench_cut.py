@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+
 from millrace.common import cli
 from millrace.speech.audio import cut as audio
 

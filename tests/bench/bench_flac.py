@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from millrace.asr.loading.flac_frames import decode_frames, stream_info
 
+from millrace.asr.loading.flac_frames import decode_frames, stream_info
 from tests.asr.flac_streams import by_dr_flac
 
 RATE, SECONDS = 16_000, 7

@@ -12,10 +12,10 @@ import resource
 import time
 
 import numpy as np
+
 from millrace.asr.buckets.edges import bucket_of
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch, replan
-
 from tests.bench.bench_buckets import EDGES, seed_durations
 
 

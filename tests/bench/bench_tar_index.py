@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
 from millrace.asr.tars.scan import CHAINS, scan
 
 

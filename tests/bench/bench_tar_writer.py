@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import webdataset
+
 from millrace.speech.shards.tar_writer import TarWriter
 
 Sample = tuple[str, bytes, bytes]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from millrace.common import atomic
 
+from millrace.common import atomic
 from tests.workflow.workflow import ROOT
 
 JSON = st.recursive(

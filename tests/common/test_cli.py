@@ -11,9 +11,9 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.common import cli
 from millrace.common.errors import MillraceError
-
 from tests.workflow.workflow import ROOT
 
 

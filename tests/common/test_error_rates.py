@@ -4,6 +4,7 @@ import jiwer
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.common.error_rates import error_rates
 
 PAIRS = [

@@ -8,6 +8,7 @@ import pickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from millrace.common import jsonl
 from millrace.common.errors import Damaged, MillraceError, own_file
 

@@ -11,8 +11,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from millrace.common import jsonl
 
+from millrace.common import jsonl
 from tests.common.test_atomic import JSON
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 

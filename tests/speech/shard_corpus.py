@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
+
 from millrace.speech.columns import SCHEMA
 
 RATE = 16_000

@@ -16,10 +16,10 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+
 from millrace.speech.columns import INDEX_SCHEMA, STATUS_SCHEMA
 from millrace.speech.country import tables as country_tables
 from millrace.speech.create_shards import main, make_parser
-
 from tests.speech.shard_corpus import corpus, digests, row, tree, write_part, write_recording
 
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,7 @@ from pathlib import Path
 import jiwer
 import numpy as np
 import pytest
+
 from millrace.speech import fetch_corpus
 from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, normal
 

@@ -4,8 +4,8 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from millrace.speech.columns import SCHEMA
 
+from millrace.speech.columns import SCHEMA
 from tests import corpora
 from tests.speech.chain import Chain
 

@@ -1,10 +1,10 @@
 """The index of all countries, and the total of their ledgers."""
 
 import pyarrow.parquet as pq
+
 from millrace.common import jsonl
 from millrace.speech import merge_index
 from millrace.speech.columns import INDEX_SCHEMA
-
 from tests import corpora
 from tests.speech.chain import Chain
 

@@ -21,6 +21,7 @@ import yaml
 from docutils.core import publish_parts
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.common import atomic
 from millrace.common.ledger import Ledger
 from millrace.common.report import figures

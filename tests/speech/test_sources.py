@@ -8,12 +8,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
 from millrace.common.errors import MillraceError
 from millrace.speech import sources
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder
 from millrace.speech.names import SHARD_NUMBERS
-
 from tests import corpora
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}

@@ -61,7 +61,7 @@ def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict
     for name in jobs:
         lane, _, step = name.partition("_")
         parser = importlib.import_module(f"millrace.{lane}.{step}").make_parser()
-        assert parser.prog == f"python -m scripts.{lane}.{step}"
+        assert parser.prog == f"python -m millrace.{lane}.{step}"
         assert parser.description
         for action in parser._actions:
             assert action.help, f"{name}: {action.option_strings} has no help"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config as workflow_config
-
 from tests.workflow.workflow import ROOT, Workflow
 
 SCHEMAS = ROOT / "rules/schemas"

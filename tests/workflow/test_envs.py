@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from millrace.common.workflow.config import LANES
 
 from tests.workflow.workflow import ROOT
 
@@ -94,9 +93,9 @@ def third_party(path: Path, seen: set[Path]) -> set[str]:
         r"^\s*(?:import|from) ([A-Za-z_0-9.]+)(?: import \(?([^\n]*))?", path.read_text(), re.M
     )
     for module, members in names:
-        if module.split(".")[0] == "scripts":
+        if module.split(".")[0] == "millrace":
             for name in [module, *(f"{module}.{member.strip()}" for member in members.split(","))]:
-                if (file := ROOT / f"{name.replace('.', '/')}.py").is_file():
+                if (file := ROOT / f"scripts/{name.replace('.', '/')}.py").is_file():
                     needed |= third_party(file, seen)
         elif module.split(".")[0] not in sys.stdlib_module_names:
             brought_by = {
@@ -108,7 +107,7 @@ def third_party(path: Path, seen: set[Path]) -> set[str]:
 
 def test_every_import_of_the_lanes_is_pinned_by_name():
     """What a script imports is a direct dependency, not one that another package happens to bring."""
-    for path in [path for folder in ("common", *LANES) for path in (ROOT / "scripts" / folder).glob("*.py")]:
+    for path in (ROOT / "scripts/millrace").rglob("*.py"):
         missing = third_party(path, set()) - set(RUNTIME) - PEERS
         assert not missing, f"{path.name} needs {missing}"
 

@@ -45,7 +45,7 @@ def test_clean_removes_what_can_be_built_and_nothing_precious(folder: Path):
         "results/speech/index.parquet",
         "logs/speech/x.log",
         "benchmarks/speech/x.tsv",
-        "scripts/__pycache__/x.pyc",
+        "scripts/millrace/__pycache__/x.pyc",
     ]
     gone += [".snakemake/metadata/x", ".pytest_cache/x", ".ruff_cache/x", ".hypothesis/x", "report.html"]
     for name in kept + gone:

@@ -85,4 +85,4 @@ class Workflow:
         }
 
     def environment(self, **extra: str) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(ROOT), **extra}
+        return {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", **extra}

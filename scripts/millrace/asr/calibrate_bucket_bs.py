@@ -1,5 +1,4 @@
-"""Find the largest batch of a bucket that trains within a memory limit, and soak it; or verify all buckets
-over DDP.
+"""Find the largest batch of a bucket that trains within a memory limit, and soak it.
 
 An --output that holds already, because nothing in its key has changed, is kept. `--mode verify_all` soaks the
 merged calibrated_bs.json (--calibrated) on all ranks: torchrun --nproc_per_node=8 -m

@@ -1,5 +1,4 @@
-"""Merge the calibrations of all buckets into calibrated_bs.json, with a memory model fitted to all their
-trials."""
+"""Merge the calibrations of all buckets into calibrated_bs.json, and fit the memory model."""
 
 from __future__ import annotations
 

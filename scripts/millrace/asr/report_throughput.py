@@ -1,5 +1,4 @@
-"""Show what training throughput is: naive pipeline against ours, phases, buckets and success criteria, as a
-page."""
+"""Show training throughput as a page: the naive pipeline against ours, phases, buckets, criteria."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Train a speech recogniser on bucket parquets, on one process or under torchrun; goes on from its last
-checkpoint.
+"""Train a speech recogniser on bucket parquets, alone or under torchrun, from its last checkpoint on.
 
 Writes metrics.jsonl, TensorBoard events, checkpoints and, at the end, the model and metrics.json into
 --output_dir.

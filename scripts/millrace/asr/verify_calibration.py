@@ -1,5 +1,4 @@
-"""Train on all calibrated buckets, shuffled, on all ranks of a run, and check that every batch stays within
-memory.
+"""Train on all calibrated buckets, shuffled, on all ranks, and check that every batch fits.
 
 What calibrate_bucket_bs leaves open: buckets in turn, budgets that give shorter clips more rows, several
 ranks. GB are 2**30 bytes.

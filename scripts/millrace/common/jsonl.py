@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from millrace.common import atomic, jsonl
+from millrace.common import atomic
 from millrace.common.errors import Damaged
 
 
@@ -142,7 +142,7 @@ def canonical(value: Any) -> bytes:
 
 def digest(value: Any) -> str:
     """A short digest of a JSON value, the same whatever its key order."""
-    return hashlib.sha256(jsonl.canonical(value)).hexdigest()[:32]
+    return hashlib.sha256(canonical(value)).hexdigest()[:32]
 
 
 def head_tail_digest(path: str, block: int = 65536) -> str:

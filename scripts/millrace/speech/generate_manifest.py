@@ -1,5 +1,4 @@
-"""Make the manifest of one partition: its segments, checked, with error rates and the split, and what was
-rejected.
+"""Make the manifest of one partition: segments checked, with error rates; what was rejected.
 
 Input is a partition file as the workflow keeps it in step with the corpus (results/speech/partitions/).
 """

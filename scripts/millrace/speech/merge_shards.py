@@ -1,5 +1,4 @@
-"""Gather a country's shards: final manifest CSV, index, rejects, ledger and NeMo manifests; sweep what is
-stale.
+"""Gather a country's shards: final CSV, index, rejects, ledger, NeMo manifests; sweep stale files.
 
 Fails when segments are missing from the balance, or when more are in error than allowed.
 """

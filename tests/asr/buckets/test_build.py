@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.edges import SEED_EDGES, bucket_ids, bucket_of
@@ -26,7 +27,6 @@ from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
 from millrace.asr.tars.index import TarIndex
 from millrace.common.errors import MillraceError
-
 from tests.asr.bucket_corpus import (
     build_from,
     built_corpus,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from millrace.asr.buckets import edges as be
 from millrace.common.errors import MillraceError
-
 from tests.bench.bench_buckets import seed_durations
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from millrace.asr.buckets import samples as identity
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.common import hashing

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.asr.calibration.memory_model import MemoryModel, Point, budget_of, fit, residuals
 from millrace.asr.planning.cut import BatchBudget
 from millrace.common.errors import MillraceError

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.asr.calibration import key as calibration_key
 from millrace.asr.calibration import trial, worst_case
 from millrace.asr.calibration import trial as fresh_process
@@ -20,7 +21,6 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
-
 from tests.asr import calibration_corpus as corpus
 
 

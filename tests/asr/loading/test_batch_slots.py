@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from millrace.asr.loading import batch_slots
 from millrace.common.errors import MillraceError
 

@@ -9,12 +9,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
+
 from millrace.asr.loading.batch_slots import BatchSlots
 from millrace.asr.loading.collate import collate
 from millrace.asr.loading.decode import decode
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
-
 from tests.asr.audio_tars import RATE, encoded, noise
 
 

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 import torch
+
 from millrace.asr.loading.batch_loader import BatchLoader
 from millrace.asr.loading.dataset import Assignment, BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
-
 from tests.asr.audio_tars import ListedPlan, corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

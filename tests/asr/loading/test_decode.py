@@ -12,8 +12,8 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
-from millrace.asr.loading.decode import DecodeError, decode, decode_channels
 
+from millrace.asr.loading.decode import DecodeError, decode, decode_channels
 from tests.asr.audio_tars import RATE, encoded, noise
 
 

@@ -18,11 +18,11 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.asr.loading import decode as decode_module
 from millrace.asr.loading import flac_frames
 from millrace.asr.loading.decode import DecodeError, decode, decode_flac_into
 from millrace.asr.loading.flac_frames import decode_frames, stream_info
-
 from tests.asr import flac_streams
 from tests.asr.audio_tars import RATE, encoded, noise
 from tests.asr.flac_streams import by_dr_flac

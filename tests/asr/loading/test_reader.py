@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading import row_table_writer
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
 from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
-
 from tests.asr.audio_tars import corpus, write_buckets, write_tar
 
 

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from millrace.asr import build_bucket_manifests
 from millrace.asr.manifests import files as manifest_files
 from millrace.common.errors import MillraceError
-
 from tests.asr.bucket_corpus import corpus, write_manifest
 
 HUB = [f"train-{number:05d}-of-00003.parquet" for number in range(3)]

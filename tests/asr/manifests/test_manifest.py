@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.build import BucketChoices
 from millrace.asr.buckets.edges import SEED_EDGES, bucket_ids
 from millrace.asr.buckets.join import TarIndices
 from millrace.asr.manifests.manifest import manifests_of, speech_manifests
 from millrace.common.errors import MillraceError
-
 from tests.asr.bucket_corpus import (
     build_from,
     built_corpus,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from millrace.asr.models.registry import build, load
 from millrace.common.error_rates import count_errors
 from millrace.common.errors import MillraceError
-
 from tests.asr.clips import TEXTS, batch, train
 
 SMALL = {"channels": 8, "hidden": 64, "layers": 1, "dropout": 0.0}

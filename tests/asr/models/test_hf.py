@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from millrace.asr.models.labels import IGNORE
-from millrace.asr.models.registry import build, load
 from transformers import Wav2Vec2FeatureExtractor
 
+from millrace.asr.models.labels import IGNORE
+from millrace.asr.models.registry import build, load
 from tests.asr.clips import TEXTS, batch, train
 
 CTC = ["wav2vec2-tiny-random", "hubert-tiny-random", "wav2vec2-bert-tiny-random"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.asr.models.labels import (
     IGNORE,
     Characters,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from millrace.asr.models.mel import LogMel, mel_filters
 
+from millrace.asr.models.mel import LogMel, mel_filters
 from tests.asr.clips import batch, clip
 
 LENGTHS = (3.3, 1.0, 0.61, 2.00503)

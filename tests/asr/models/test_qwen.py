@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import Qwen3ASRForConditionalGeneration
+
 from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.qwen.attention import encode
 from millrace.asr.models.qwen.config import random_config, random_processor
@@ -12,9 +15,6 @@ from millrace.asr.models.qwen.languages import language_name, tag, without_tag
 from millrace.asr.models.qwen.model import QwenModel, audio_tokens, window_ends
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
-from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import Qwen3ASRForConditionalGeneration
-
 from tests.asr.clips import LANGUAGES, TEXTS, batch, train
 
 SECONDS = [3.3, 1.0, 0.2, 2.00503]

@@ -7,10 +7,10 @@ import pickle
 import orjson
 import pytest
 import torch
+
 from millrace.asr.models.ctc import CtcModel
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
-
 from tests.asr.clips import TEXTS, batch
 
 NAMES = ["ctc", "qwen3-asr-tiny", "whisper-tiny-random", "wav2vec2-tiny-random"]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.planning.budgets import read_budgets
 from millrace.asr.planning.cut import BatchBudget

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from millrace.asr.buckets.edges import SEED_EDGES, bucket_of
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
 from millrace.asr.planning.planner import plan_epoch, replan, resume
 from millrace.common.errors import MillraceError
-
 from tests.bench.bench_buckets import seed_durations
 
 BUDGET = BatchBudget(240.0)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
 from millrace.asr.tars import chain as tar_chain
 from millrace.asr.tars import scan as tar_index
 from millrace.asr.tars.header import (

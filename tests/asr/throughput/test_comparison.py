@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from millrace.asr.throughput.comparison import MEASURES, Figure, Measure, Throughput
 from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, criteria, percent, rate, result
 from millrace.asr.throughput.run import Run, first_quarter, last_quarter
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-
 from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
 ALL = ("samples", "audio_seconds", "gpu", "cpu", "peak_memory", "waiting")

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.decode import decode
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan, soundfile_wave
 from millrace.common.errors import MillraceError
-
 from tests.asr.audio_tars import RATE, ListedPlan, corpus, encoded, noise
 
 

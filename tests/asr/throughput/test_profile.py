@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.modules import module as modules
+
 from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
@@ -15,8 +17,6 @@ from millrace.asr.throughput.profile import StepProfiler, parts_of, phase_of, ta
 from millrace.common import jsonl
 from millrace.common.training import loop
 from millrace.common.training.settings import LoopSettings
-from torch.nn.modules import module as modules
-
 from tests.asr.audio_tars import ListedPlan, corpus
 from tests.asr.small_task import Loudness, SmallTask
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.naive import BaselineLoader
@@ -23,7 +24,6 @@ from millrace.common.machine.use import Reading, Sampler
 from millrace.common.training import loop
 from millrace.common.training.ranks import Requeue
 from millrace.common.training.settings import LoopSettings
-
 from tests.asr.audio_tars import ListedPlan, corpus
 from tests.asr.small_task import SmallTask
 

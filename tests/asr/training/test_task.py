@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+
 from millrace.asr.models.files import model_digest
 from millrace.asr.planning import budgets
 from millrace.asr.training.options import TrainOptions
@@ -19,7 +20,6 @@ from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.settings import LoopSettings
-
 from tests.asr import audio_tars
 
 SIZES = {"hidden": 8, "channels": 2}

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from millrace.asr.throughput import naive
 from millrace.common.errors import MillraceError
-
 from tests.bench.readers import peers
 from tests.bench.readers.corpus import Corpus
 

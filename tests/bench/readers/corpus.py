@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import soundfile
+
 from millrace.asr.buckets.config import BucketConfig
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-
 from tests.bench.readers.peers import Member
 
 _RATE = 16_000

@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 import torch
-from millrace.asr.throughput.naive import TarfileReader
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from millrace.asr.throughput.naive import TarfileReader
 
 
 class Member(NamedTuple):

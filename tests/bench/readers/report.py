@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from millrace.common import atomic
-
 from tests.bench.readers.benchmark import FLOOR, OURS, OURS_THREADED, SEED, Result, Setting
 
 # What the project set itself: our rate over the reader's, at least.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from millrace.asr.loading.row_table import RowTable
 
+from millrace.asr.loading.row_table import RowTable
 from tests.bench.readers import __main__, benchmark
 from tests.bench.readers import corpus as reader_corpus
 from tests.bench.readers import report as reader_report

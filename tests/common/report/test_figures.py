@@ -13,6 +13,7 @@ import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.common.report import figures
 
 ROOT = Path(__file__).parents[3]

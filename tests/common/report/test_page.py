@@ -5,6 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
+
 from millrace.common.report.page import Code, Number, Section, Table, page, paragraph
 
 HOSTILE = '<script>alert("1")</script>&amp;\x00\u2028'

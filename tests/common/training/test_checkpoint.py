@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training.checkpoint import Checkpoints

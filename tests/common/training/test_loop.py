@@ -19,6 +19,7 @@ from pathlib import Path
 import orjson
 import pytest
 import torch
+
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
@@ -26,7 +27,6 @@ from millrace.common.training.position import Position
 from millrace.common.training.ranks import REQUEUE_EXIT_CODE
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import HELP, LoopSettings
-
 from tests.common.training.tiny_task import TinyDataset, TinyTask, run
 
 # What must be the same in a run that was left alone; times and rates are not.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from millrace.common.training.meters import APART, PHASES, Clock, Meters, figures, merged
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import orjson
 import pytest
 import torch
+
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
 from millrace.common.training.ranks import ENVIRONMENT, REQUEUE_EXIT_CODE, Exchange, Ranks, StopSignals
-
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 
@@ -35,7 +35,7 @@ def launched(ranks: int, runs: list[dict], folder: Path, launcher: str = "millra
     (folder / "runs.json").write_bytes(orjson.dumps(runs))
     command = [sys.executable, "-m", launcher, "--standalone", f"--nproc-per-node={ranks}"]
     command += ["-m", "tests.common.training.tiny_task", str(folder / "runs.json")]
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
@@ -158,7 +158,7 @@ def test_a_rank_that_starts_ends_with_its_launcher():
     rank = "import time; from millrace.common.training.ranks import end_with_launcher as end; "
     rank += "end(9); print('up', flush=True); time.sleep(60)"
     launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHELASTIC_RUN_ID": "x"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "TORCHELASTIC_RUN_ID": "x"}
     running = subprocess.Popen([sys.executable, "-c", launcher], env=environment, stdout=subprocess.PIPE)
     assert running.stdout.readline() == b"up\n"
     running.kill()

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from millrace.common.errors import MillraceError
 from millrace.common.training import run_folder
 
@@ -40,7 +41,7 @@ def test_a_folder_without_a_note_is_not_taken_for_this_run(tmp_path):
 
 
 def test_two_processes_never_train_in_one_folder(tmp_path):
-    other = "import sys, time; from millrace.common import run_folder\n"
+    other = "import sys, time; from millrace.common.training import run_folder\n"
     other += "with run_folder.held(sys.argv[1]): print('in', flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", other, str(tmp_path / "run")], stdout=subprocess.PIPE

@@ -9,8 +9,9 @@ import signal
 import numpy as np
 import pytest
 import torch
-from millrace.common.training import seeding
 from torch.utils.data import DataLoader, Dataset
+
+from millrace.common.training import seeding
 
 
 def test_an_address_gives_the_same_seed_for_ever():

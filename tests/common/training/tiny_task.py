@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
 from millrace.common import atomic, cli, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
 from millrace.common.training.loop import Result, train
 from millrace.common.training.settings import LoopSettings
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset
 
 WIDTH = 4
 

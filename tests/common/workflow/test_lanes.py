@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config, lanes
-
 from tests.workflow.workflow import ROOT
 
 

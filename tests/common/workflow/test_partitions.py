@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions

@@ -12,9 +12,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from millrace.common import jsonl
 from millrace.common.workflow import run_lock
-
 from tests.workflow.workflow import ROOT
 
 
@@ -27,8 +27,8 @@ def locked(tmp_path, monkeypatch):
 
 def other(code: str = "") -> None:
     """A process that notes itself, runs `code` and is killed, so that nothing of its own tidies up."""
-    text = f"import os, signal\nfrom millrace.common import run_lock\nrun_lock.enter()\n{code}\nos.kill(os.getpid(), 9)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    text = f"import os, signal\nfrom millrace.common.workflow import run_lock\nrun_lock.enter()\n{code}\nos.kill(os.getpid(), 9)"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     assert (
         subprocess.run([sys.executable, "-c", text], check=False, env=environment).returncode
         == -signal.SIGKILL
@@ -76,8 +76,8 @@ def test_damaged_notes_stop_nobody():
 
 
 def test_a_note_says_who_and_goes_with_its_process():
-    code = "from millrace.common import run_lock; run_lock.enter(); run_lock.begin(True); print(*run_lock.NOTES.iterdir())"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = "from millrace.common.workflow import run_lock; run_lock.enter(); run_lock.begin(True); print(*run_lock.NOTES.iterdir())"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True
     )
@@ -98,7 +98,7 @@ def test_sigterm_does_not_hang_a_thread_that_holds_what_the_handler_waits_for(tm
     script.write_text(
         textwrap.dedent("""
             import os, signal, threading
-            from millrace.common import run_lock
+            from millrace.common.workflow import run_lock
 
             lock, stopped = threading.Lock(), threading.Event()
 
@@ -114,7 +114,7 @@ def test_sigterm_does_not_hang_a_thread_that_holds_what_the_handler_waits_for(tm
             print(stopped.is_set())
         """)
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     done = subprocess.run(
         [sys.executable, str(script)], check=True, env=environment, capture_output=True, text=True, timeout=30
     )

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
+
 from millrace.common.errors import MillraceError
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio.damage.containers import breaks
@@ -999,7 +1000,7 @@ def test_lossy_encoding_keeps_place_and_length(tmp_path, audio_format, rate):
 
 def test_encoding_is_deterministic_across_processes():
     code = (
-        "import hashlib, numpy as np; from millrace.speech import audio\n"
+        "import hashlib, numpy as np; from millrace.speech.audio import cut as audio\n"
         "x = (np.sin(np.arange(40000) ** 1.2 / 50) * 9000).astype(np.int16)\n"
         "print([hashlib.sha256(audio.encode(x, 16000, f)).hexdigest() for f in audio.AUDIO_FORMATS])"
     )

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from millrace.speech.corpus import alignment
 
 SEGMENT = {

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from millrace.speech.corpus import splits
 
 FRACTIONS = {"train": 0.9, "validation": 0.05, "test": 0.05}

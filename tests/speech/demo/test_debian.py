@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from millrace.common.errors import MillraceError
 from millrace.speech.demo import debian
 

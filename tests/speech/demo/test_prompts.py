@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from millrace.common.errors import MillraceError
 from millrace.speech.demo import prompts as demo_prompts
 from millrace.speech.demo.prompts import LANGUAGES, Prompt

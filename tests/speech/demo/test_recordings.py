@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from millrace.common.errors import MillraceError
 from millrace.speech.demo.prompts import Prompt
 from millrace.speech.demo.recordings import assemble, misheard

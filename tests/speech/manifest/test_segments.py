@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from millrace.speech.manifest import segments
 
 GOOD = {

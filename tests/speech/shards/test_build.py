@@ -20,6 +20,7 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
+
 from millrace.common.errors import MillraceError
 from millrace.speech import columns
 from millrace.speech.shards import build as shards
@@ -34,7 +35,6 @@ from millrace.speech.shards.plan import (
     safe_key,
     sample_json,
 )
-
 from tests.speech.shard_corpus import RATE, corpus, digests, row, tree, write_recording
 
 PARTITION = Partition("testland", "test", 0)

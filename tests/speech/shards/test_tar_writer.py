@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from millrace.speech.shards import tar_writer
 from millrace.speech.shards.tar_writer import RECORD, TarWriter, member_bytes, member_header
 

@@ -1,0 +1,106 @@
+"""The rooms of the package: what may stand where, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.workflow import ROOT
+
+PACKAGE = ROOT / "scripts/millrace"
+# Every lane's rooms, bottom up: a room imports only rooms before it, and `common`. Names without a folder are modules
+# of the lane itself that rooms may import; after the rooms come the lane's steps, inputs and sources.
+ROOMS = {
+    "common": [
+        *("errors", "atomic", "jsonl", "ledger", "cli", "error_rates", "hashing"),
+        *("machine", "report", "workflow", "training"),
+    ],
+    "speech": ["columns", "names", "corpus", "audio", "manifest", "shards", "country", "report", "demo"],
+    "asr": [
+        *("manifests", "tars", "buckets", "loading", "models", "planning", "throughput", "training"),
+        "calibration",
+    ],
+}
+MAX_MODULES, MAX_FLOORS = 14, 9
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.name != "__init__.py"
+}
+FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of the package that a file imports, inside functions too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute, so that they can be searched"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return names & set(MODULES)
+
+
+GRAPH = {name: imports(path) for name, path in MODULES.items()}
+
+
+def place(module: str) -> tuple[str, int]:
+    """(lane, height of the room in it) of a module; the lane's own files are above all rooms."""
+    _, lane, *rest = module.split(".")
+    if not rest:
+        return lane, 0
+    order = ROOMS[lane]
+    return lane, order.index(rest[0]) if rest[0] in order else len(order)
+
+
+def test_every_folder_is_a_room_and_every_room_a_folder_or_module():
+    for lane, order in ROOMS.items():
+        lane_folder = PACKAGE / lane
+        rooms = {path.name for path in lane_folder.iterdir() if path.is_dir() and path.name != "__pycache__"}
+        modules = {name for name in order if (lane_folder / f"{name}.py").is_file()}
+        assert rooms | modules == set(order)
+
+
+@pytest.mark.parametrize("name", GRAPH)
+def test_imports_only_go_down(name):
+    lane, height = place(name)
+    for other in GRAPH[name]:
+        below, depth = place(other)
+        assert below in (lane, "common"), f"{name} imports {other} of another lane"
+        assert below != lane or depth <= height, f"{name} imports {other}, which is above it"
+
+
+def test_there_are_no_import_circles_and_few_floors():
+    list(TopologicalSorter(GRAPH).static_order())  # raises CycleError, which names the circle
+    for lane, order in ROOMS.items():
+        floors: dict[int, int] = {}
+        for height in range(len(order)):
+            below = {
+                place(o)[1]
+                for n in GRAPH
+                if place(n) == (lane, height)
+                for o in GRAPH[n]
+                if place(o)[0] == lane
+            }
+            floors[height] = 1 + max((floors[room] for room in below if room != height), default=0)
+        assert max(floors.values()) <= MAX_FLOORS, lane
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
+def test_a_room_is_small_and_says_in_one_line_what_belongs_there(folder):
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    assert text and "\n" not in text and text.endswith(".")
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MAX_MODULES
+
+
+def test_the_package_lists_its_steps():
+    done = subprocess.run([sys.executable, "-m", "millrace"], capture_output=True, text=True, check=True)
+    for step in ("millrace.speech.create_shards", "millrace.asr.train_model"):
+        line = next(line for line in done.stdout.splitlines() if line.startswith(step))
+        assert len(line) > len(step) + 10
