@@ -201,9 +201,9 @@ def test_spawned_jobs_do_not_sync(fresh: Workflow, dry_run: list[Job]):
     partitions = fresh.folder / "results/speech/partitions/index/partitions.json"
     before = partitions.stat().st_mtime_ns, os.listdir(partitions.parent)
     program = (
-        "from millrace.common.workflow.lanes import House\n"
+        "from millrace.common.workflow.lanes import Lanes\n"
         "def fail(): raise SystemExit('synced in a job')\n"
-        f"house = House({{'lanes': ['speech']}}, {str(ROOT)!r}, is_main_process=False)\n"
+        f"house = Lanes({{'lanes': ['speech']}}, {str(ROOT)!r}, is_main_process=False)\n"
         "print(house.sources('speech', sync=fail, load=lambda: 'loaded', remedy=''))"
     )
     done = subprocess.run(

@@ -288,7 +288,7 @@ def test_buckets_are_read_from_their_folder_or_their_file(tmp_path):
 def test_memory_that_is_to_go_back_goes_back_whatever_readers_come_later():
     """A calibrated run counts on it; its evaluations make readers of their own."""
     program = """
-from millrace.asr import memory_meter
+from millrace.common.machine import memory as memory_meter
 from millrace.asr.loading.reader import IndexedTarReader
 IndexedTarReader()
 memory_meter.return_freed_memory()
