@@ -6,8 +6,7 @@ ASR = AsrInputs(
     config["asr"],
     LANES.sources(
         "asr",
-        sync=lambda: asr_sources.sync(AsrInputs.settings(config["asr"]), ASR_PARTITIONS),
-        load=lambda: asr_sources.load(ASR_PARTITIONS),
+        asr_sources,
         remedy="set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the lanes",
     ),
     SPEECH.shards,

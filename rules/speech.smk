@@ -7,8 +7,7 @@ SPEECH = SpeechInputs(
     config["speech"],
     LANES.sources(
         "speech",
-        sync=lambda: speech_sources.sync(SpeechInputs.settings(config["speech"]), SPEECH_PARTITIONS),
-        load=lambda: speech_sources.load(SPEECH_PARTITIONS),
+        speech_sources,
         remedy="run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root",
     ),
 )

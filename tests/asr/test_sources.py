@@ -12,6 +12,7 @@ from millrace.asr import sources
 from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
+from millrace.common.workflow.sources import Sources, sync
 from tests.asr.bucket_corpus import write_manifest, write_tar
 
 
@@ -46,8 +47,8 @@ class Tars:
         target.parent.mkdir(exist_ok=True)
         write_manifest(target, rows)
 
-    def sync(self) -> sources.Sources:
-        return sources.sync(self.settings, self.partitions)
+    def sync(self) -> Sources:
+        return sync(sources.collect, self.settings, self.partitions)
 
     def files(self) -> dict[str, tuple[int, bytes]]:
         return {p.stem: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")}
@@ -168,7 +169,7 @@ def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkey
         tars.write(f"train-{number:05d}-of-00003", tars.paths[start : min(start + 4, 10)])
     (tars.folder / "manifests/train.parquet").unlink()
     pieces = [str(tars.folder / f"manifests/train-{number:05d}-of-00003.parquet") for number in range(3)]
-    assert tars.sync().manifests["train"] == pieces
+    assert tars.sync().files["train"] == pieces
     assert tars.files() == before
     added = write_tar(tars.folder / "new.tar", ["a0.flac"])
     tars.write("train-00001-of-00003", [*tars.paths[4:8], added])
@@ -177,15 +178,6 @@ def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkey
         asr_manifest.Manifest, "scan", lambda self: seen.extend(map(str, self.files)) or scan(self)
     )
     assert tars.changed() == {tars.home(added)} and seen == pieces[1:2]
-
-
-def test_the_manifests_that_an_earlier_version_wrote_down_are_still_found(tars):
-    path = tars.partitions / "index/partitions.json"
-    now = json.loads(path.read_bytes())
-    path.write_text(
-        json.dumps({**now, "manifests": {split: files[0] for split, files in now["manifests"].items()}})
-    )
-    assert sources.load(tars.partitions).manifests == now["manifests"]
 
 
 def test_a_tar_spelled_in_two_ways_is_one_tar(tars, monkeypatch):
@@ -241,5 +233,5 @@ def test_a_path_no_file_can_have_does_not_stop_the_parse(tars):
 
 def test_with_the_speech_lane_as_source_there_are_no_partitions(tmp_path):
     settings = sources.Settings("speech", "", "", "", 1.0)
-    assert sources.sync(settings, tmp_path / "partitions") == sources.Sources()
+    assert sync(sources.collect, settings, tmp_path / "partitions") == Sources()
     assert not (tmp_path / "partitions").exists()

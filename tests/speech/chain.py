@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.common import jsonl
+from millrace.common.workflow.sources import Sources, sync
 from millrace.speech import create_shards, generate_manifest, merge_manifest, merge_shards, sources
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -17,9 +18,9 @@ class Chain:
         self.folder, self.manifest_dir, self.shards_dir = folder, folder / "manifest", folder / "shards"
         self.root = folder / "countries"
 
-    def sync(self) -> sources.Sources:
+    def sync(self) -> Sources:
         settings = sources.Settings(str(self.root), str(self.folder / "a.jsonl"), FRACTIONS, 100.0, 0.01)
-        return sources.sync(settings, self.folder / "partitions")
+        return sync(sources.collect, settings, self.folder / "partitions")
 
     def part(self, partition: str) -> Path:
         return self.manifest_dir / "partitions" / partition

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.common.workflow.sources import Sources, sync
 from millrace.speech import sources
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder
@@ -27,11 +28,11 @@ class Corpus:
         self.options: dict = {"partition_hours": 0.01, "train_subset_hours": 0.02}
         self.folder = folder
 
-    def sync(self) -> sources.Sources:
+    def sync(self) -> Sources:
         settings = sources.Settings(
             str(self.root), str(self.folder / "assignment.jsonl"), split_fractions=FRACTIONS, **self.options
         )
-        return sources.sync(settings, self.partitions)
+        return sync(sources.collect, settings, self.partitions)
 
     def files(self) -> dict[str, tuple[int, bytes]]:
         return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -194,24 +193,3 @@ def test_our_code_loads_nothing_heavy_for_a_dry_run(fresh: Workflow):
         "millrace.speech.sources",
         "millrace.speech.corpus.twins",
     }
-
-
-def test_spawned_jobs_do_not_sync(fresh: Workflow, dry_run: list[Job]):
-    """A job's own parse of the workflow reads the partitions as its run found them."""
-    partitions = fresh.folder / "results/speech/partitions/index/partitions.json"
-    before = partitions.stat().st_mtime_ns, os.listdir(partitions.parent)
-    program = (
-        "from millrace.common.workflow.lanes import Lanes\n"
-        "def fail(): raise SystemExit('synced in a job')\n"
-        f"house = Lanes({{'lanes': ['speech']}}, {str(ROOT)!r}, is_main_process=False)\n"
-        "print(house.sources('speech', sync=fail, load=lambda: 'loaded', remedy=''))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=fresh.folder,
-        env=fresh.environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == "loaded", done.stderr
-    assert (partitions.stat().st_mtime_ns, os.listdir(partitions.parent)) == before

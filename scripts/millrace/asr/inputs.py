@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from millrace.asr import sources
 from millrace.asr.calibration import known_devices
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import ranks
+from millrace.common.workflow.sources import Sources
 
 PARTITIONS = "results/asr/partitions"
 BUCKETS = "results/asr/buckets/bucket_config.json"
@@ -26,13 +26,8 @@ class AsrInputs:
     `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus.
     """
 
-    def __init__(self, section: dict, found: sources.Sources, speech_shards: Callable[[], list[str]]) -> None:
-        self.section, self.found, self.speech_shards = section, found, speech_shards
-
-    @staticmethod
-    def settings(section: dict) -> sources.Settings:
-        """What of the lane's config decides on partitions."""
-        return sources.Settings(**{name: section[name] for name in sources.Settings.__dataclass_fields__})
+    def __init__(self, section: dict, sources: Sources, speech_shards: Callable[[], list[str]]) -> None:
+        self.section, self.sources, self.speech_shards = section, sources, speech_shards
 
     @property
     def from_speech(self) -> bool:
@@ -43,14 +38,14 @@ class AsrInputs:
         return (
             []
             if self.from_speech
-            else [f"results/asr/tar_index/{name}.parquet" for name in self.found.partitions]
+            else [f"results/asr/tar_index/{name}.parquet" for name in self.sources.partitions.get("tars", [])]
         )
 
     def manifests(self, wildcards: Any = None) -> list[str]:
         """Where the samples come from."""
         if self.from_speech:
             return self.speech_shards()
-        return [path for paths in self.found.manifests.values() for path in paths]
+        return [path for paths in self.sources.files.values() for path in paths]
 
     def manifest_place(self, wildcards: Any = None) -> str:
         """The folder with the manifests, for commands: a command cannot name thousands; or the speech lane's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.speech import sources
+from millrace.common.workflow.sources import Sources
 
 PARTITIONS = "results/speech/partitions"
 
@@ -12,24 +12,18 @@ PARTITIONS = "results/speech/partitions"
 class SpeechInputs:
     """Input functions and parameters of the lane's rules, over the partitions of this parse."""
 
-    def __init__(self, section: dict, found: sources.Sources) -> None:
-        self.section, self.found = section, found
-
-    @staticmethod
-    def settings(section: dict) -> sources.Settings:
-        """What of the lane's config decides on partitions."""
-        names = sources.Settings.__dataclass_fields__
-        return sources.Settings(**{name: section[name] for name in names})
+    def __init__(self, section: dict, sources: Sources) -> None:
+        self.section, self.sources = section, sources
 
     def countries(self) -> list[str]:
         """Countries as they stand in paths."""
-        return list(self.found.partitions)
+        return list(self.sources.partitions)
 
     def manifest_files(self, wildcards: Any) -> list[str]:
         """What the manifest steps of a country's partitions wrote."""
         return [
             f"results/speech/manifest/partitions/{partition}/{name}"
-            for partition in self.found.partitions.get(wildcards.country, [])
+            for partition in self.sources.partitions.get(wildcards.country, [])
             for name in ("manifest.parquet", "recordings.json", "rejects.jsonl", "ledger.json")
         ]
 
@@ -37,7 +31,7 @@ class SpeechInputs:
         """What the shard steps of a country's partitions wrote last."""
         return [
             f"results/speech/shards/partitions/{partition}/{name}"
-            for partition in self.found.partitions.get(wildcards.country, [])
+            for partition in self.sources.partitions.get(wildcards.country, [])
             for name in ("index.parquet", "statuses.parquet")
         ]
 

@@ -1,17 +1,15 @@
-"""The speech lane's sources, kept as partition files; run while the workflow is parsed, so nothing heavy."""
+"""The speech lane's sources: recordings, by country; run while the workflow is parsed, so nothing heavy."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.common import atomic, jsonl
 from millrace.common.workflow import partitions
+from millrace.common.workflow.sources import Contents, SourcesMissing, Tables
 from millrace.speech.corpus import country as country_folder
-from millrace.speech.corpus import splits as placements
-from millrace.speech.corpus import twins
+from millrace.speech.corpus import splits, twins
 from millrace.speech.corpus.country import Country
 from millrace.speech.names import SHARD_NUMBERS, safe_name
 
@@ -30,62 +28,39 @@ class Settings:
     language_map: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Sources:
-    """What the rules need: partition ids by country. `message` is one line for the user, or empty."""
+def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
+    """Partitions hold the recordings of one country, split and subset; `countries` what no partition holds: unusable
+    files and notes.
 
-    partitions: dict[str, list[str]] = field(default_factory=dict)
-    message: str = ""
-
-
-def load(folder: str | os.PathLike) -> Sources:
-    """The partitions as the last sync left them."""
-    try:
-        return Sources(jsonl.read(Path(folder) / "index" / "partitions.json"))
-    except FileNotFoundError:
-        return Sources()
-
-
-def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
-    """Bring the partition files under `folder` in step with the corpus, and return the partitions.
-
-    `folder`/<partition>.json hold the recordings of one partition, `folder`/countries/<country>.json what no
-    partition holds: unusable files and notes. Files whose content is the same are not written. Raises
-    MillraceError for a country that is not there and a damaged assignment file, OSError for what may not be
-    read or written.
+    Raises SourcesMissing, and MillraceError for a country that is missing and a damaged assignment file.
     """
-    folder = Path(folder)
     root = Path(settings.countries_root)
     if not root.is_dir():
-        return Sources(load(folder).partitions, f"no corpus at {root}")
-    # One cache for each kind of fact: an `audio_file` may name what is an alignment file.
-    known = partitions.DigestCache(folder / "index" / "alignments.json")
-    digests = partitions.DigestCache(folder / "index" / "audio.json")
+        raise SourcesMissing(f"no corpus at {root}")
+    # One table for each kind of fact: an `audio_file` may name what is an alignment file.
+    alignments, audio = table("alignments"), table("audio")
     countries = [
-        country_folder.read(path, settings.path_map, settings.language_map, known)
+        country_folder.read(path, settings.path_map, settings.language_map, alignments)
         for path in country_folder.folders(root, settings.countries)
     ]
     if not any(country.files for country in countries):
         # An empty folder is more often a disk that is not mounted than a wish to delete all shards.
-        return Sources(load(folder).partitions, f"no alignment files under {root}")
-    assignment = placements.load(settings.assignment_file, settings.partition_hours)
-    twins.find(countries, assignment, digests)
-    twins.note_contents(countries, assignment, digests)
+        raise SourcesMissing(f"no alignment files under {root}")
+
+    assignment = splits.load(settings.assignment_file, settings.partition_hours)
+    twins.find(countries, assignment, audio)
+    twins.note_contents(countries, assignment, audio)
     for country in countries:
-        placements.place_new(country, assignment, settings.split_fractions, settings.train_subset_hours)
-    assignment.save()
+        splits.place_new(country, assignment, settings.split_fractions, settings.train_subset_hours)
+
     contents = _partition_contents(countries, assignment)
-    index = {safe_name(country.name): [] for country in countries}
+    groups: dict[str, list[str]] = {safe_name(country.name): [] for country in countries}
     for name, content in contents.items():
-        index[safe_name(content["country"])].append(name)
-    partitions.sync_files(folder, contents)
-    partitions.sync_files(
-        folder / "countries", {safe_name(c.name): _country_content(c, index) for c in countries}
-    )
-    known.save()
-    digests.save()
-    atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-    return Sources(index)
+        groups[safe_name(content["country"])].append(name)
+    others = {
+        "countries": {safe_name(country.name): _country_content(country, groups) for country in countries}
+    }
+    return Contents(assignment, contents, groups, others=others)
 
 
 def _partition_contents(countries: list[Country], assignment: partitions.Assignment) -> dict[str, dict]:
@@ -119,14 +94,14 @@ def _partition_contents(countries: list[Country], assignment: partitions.Assignm
     return contents
 
 
-def _country_content(country: Country, index: Mapping[str, list[str]]) -> dict:
+def _country_content(country: Country, groups: Mapping[str, list[str]]) -> dict:
     return {
         "country": country.name,
         "language": country.language,
         "files": country.files,
         "recordings": len(country.recordings),
         "transcripts": sum(len(recording.transcripts) for recording in country.recordings.values()),
-        "partitions": index[safe_name(country.name)],
+        "partitions": groups[safe_name(country.name)],
         "rejected": country.rejected,
         "notes": country.notes,
     }

@@ -8,26 +8,43 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config, lanes
+from millrace.common.workflow.partitions import Assignment
+from millrace.common.workflow.sources import Contents, SourcesMissing
 from tests.workflow.workflow import ROOT
 
 
 @dataclass
-class Found:
-    name: str
-    message: str = ""
+class Settings:
+    """A lane without settings."""
 
 
-def house(on: bool = True, main: bool = True) -> lanes.Lanes:
-    return lanes.Lanes({"lanes": ["speech"] if on else []}, ROOT, is_main_process=main)
+def lanes_of(on: bool = True, main: bool = True) -> lanes.Lanes:
+    return lanes.Lanes({"lanes": ["speech"] if on else [], "speech": {}}, ROOT, is_main_process=main)
 
 
-def ask(of: lanes.Lanes, sync) -> Found:
-    return of.sources("speech", sync=sync, load=lambda: Found("loaded"), remedy="do this")
+def synced(*_: object) -> Contents:
+    return Contents(Assignment("assignment.jsonl", 1.0), {"a": {}}, {"g": ["a"]})
+
+
+def must_not_sync(*_: object) -> Contents:
+    raise AssertionError("synced")
+
+
+def failing(error: Exception):
+    def collect(*_: object) -> Contents:
+        raise error
+
+    return collect
+
+
+def ask(of: lanes.Lanes, collect) -> dict:
+    return of.sources("speech", SimpleNamespace(Settings=Settings, collect=collect), "do this").partitions
 
 
 @pytest.fixture(autouse=True)
@@ -36,68 +53,64 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def must_not_sync() -> Found:
-    raise AssertionError("synced")
-
-
 def test_the_main_process_syncs_and_says_nothing_when_all_is_well(capsys):
-    assert ask(house(), lambda: Found("synced")).name == "synced"
+    assert ask(lanes_of(), synced) == {"g": ["a"]}
     assert capsys.readouterr().err == ""
 
 
 def test_a_spawned_job_and_a_lane_that_is_off_only_load():
-    assert ask(house(main=False), must_not_sync).name == "loaded"
-    assert ask(house(on=False), must_not_sync).name == "loaded"
+    assert ask(lanes_of(main=False), must_not_sync) == {}
+    ask(lanes_of(), synced)
+    assert ask(lanes_of(main=False), must_not_sync) == ask(lanes_of(on=False), must_not_sync) == {"g": ["a"]}
 
 
 def test_a_locked_workflow_only_loads_and_says_so(tmp_path: Path, capsys):
     (tmp_path / ".snakemake/locks").mkdir(parents=True)
-    assert ask(house(), lambda: Found("synced")).name == "synced"
+    ask(lanes_of(), synced)
     (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
-    assert ask(house(), must_not_sync).name == "loaded"
+    assert ask(lanes_of(), must_not_sync) == {"g": ["a"]}
     assert "lock" in capsys.readouterr().err
 
 
-def test_a_missing_source_is_one_line_with_the_remedy(capsys):
-    assert ask(house(), lambda: Found("none", "no corpus at x")).name == "none"
+def test_a_missing_source_is_one_line_with_the_remedy_and_keeps_what_was_there(capsys):
+    ask(lanes_of(), synced)
+    assert ask(lanes_of(), failing(SourcesMissing("no corpus at x"))) == {"g": ["a"]}
     assert capsys.readouterr().err == "Millrace: speech: no corpus at x: do this\n"
 
 
-def test_a_source_in_error_ends_in_one_line():
-    def fail() -> Found:
-        raise MillraceError("is damaged", where="a.jsonl, line 3")
-
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MillraceError("is damaged", where="a.jsonl, line 3"), "a.jsonl, line 3: is damaged"),
+        (
+            PermissionError(13, "Permission denied", "corpus/malta"),
+            "corpus/malta: Permission denied. Mend that",
+        ),
+    ],
+)
+def test_a_source_in_error_ends_the_parse_in_one_line(error, line):
     with pytest.raises(SystemExit) as caught:
-        ask(house(), fail)
-    assert caught.value.code == "Millrace: speech: a.jsonl, line 3: is damaged"
-
-
-def test_what_the_system_refuses_ends_in_one_line():
-    def fail() -> Found:
-        raise PermissionError(13, "Permission denied", "corpus/malta")
-
-    with pytest.raises(SystemExit) as caught:
-        ask(house(), fail)
-    assert str(caught.value.code).startswith("Millrace: speech: corpus/malta: Permission denied")
+        ask(lanes_of(), failing(error))
+    assert str(caught.value.code).startswith(f"Millrace: speech: {line}")
 
 
 def test_a_lane_that_builds_nothing_says_so_once(capsys):
-    silent = house()
-    ask(silent, lambda: Found("empty"))
+    silent = lanes_of()
+    ask(silent, lambda *_: None)
     silent.register_targets("speech", lambda: [])
     assert capsys.readouterr().err == "Millrace: speech: there is nothing to build from: do this\n"
-    told = house()
-    ask(told, lambda: Found("none", "no corpus at x"))
-    told.register_targets("speech", lambda: [])
+    missing = lanes_of()
+    ask(missing, failing(SourcesMissing("no corpus at x")))
+    missing.register_targets("speech", lambda: [])
     assert capsys.readouterr().err.count("\n") == 1
-    off = house(on=False)
+    off = lanes_of(on=False)
     off.register_targets("speech", lambda: [])
     assert capsys.readouterr().err == ""
 
 
 def test_targets_are_those_of_the_lanes_that_are_on():
     for on, expected in ((True, ["x", "y"]), (False, [])):
-        some = house(on)
+        some = lanes_of(on)
         some.register_targets("speech", lambda: ["x", "y"])
         assert some.targets() == expected
 
@@ -119,8 +132,8 @@ def test_the_prefix_finds_this_clone_and_this_python_in_any_folder(tmp_path: Pat
 
 
 def test_with_conda_its_own_python_is_used():
-    assert "export PATH" not in house().shell_prefix("{<DeploymentMethod.CONDA: 1>}")
-    assert "export PATH" in house().shell_prefix("set()")
+    assert "export PATH" not in lanes_of().shell_prefix("{<DeploymentMethod.CONDA: 1>}")
+    assert "export PATH" in lanes_of().shell_prefix("set()")
 
 
 def test_an_invalid_config_ends_the_parse_with_its_key():

@@ -11,6 +11,8 @@ from typing import Any
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import run_lock
+from millrace.common.workflow import sources as workflow_sources
+from millrace.common.workflow.sources import Sources
 
 
 class Lanes:
@@ -20,7 +22,7 @@ class Lanes:
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._remedies: dict[str, str] = {}
-        self._told_lock = self._told_missing = False
+        self._said_lock = self._said_missing = False
         if is_main_process:
             if message := run_lock.clear_stale():
                 self._say(message)
@@ -44,37 +46,36 @@ class Lanes:
         """
         return f"--{key.replace('_', '-')} {self.config[lane][key]}"
 
-    def sources(self, lane: str, sync: Callable[[], Any], load: Callable[[], Any], remedy: str) -> Any:
-        """The lane's sources: synced in the main process, unless a run holds the lock; loaded everywhere
-        else.
+    def sources(self, lane: str, module: Any, remedy: str) -> Sources:
+        """The lane's sources: synced in the main process, unless a run holds the lock; else as the last sync left them.
 
-        A lane that is switched off is not synced. A missing source is said in one line with `remedy`, and
-        stops no other lane; what is damaged stops the workflow with one line.
+        `module` is the lane's sources.py. A lane that is switched off is not synced. A missing source is said in one
+        line with `remedy`, and stops no other lane; what is damaged stops the workflow with one line.
         """
         self._remedies[lane] = remedy
+        folder = f"results/{lane}/partitions"
         if not self.is_main_process or lane not in self.config["lanes"]:
-            return load()
+            return workflow_sources.load(folder)
         if run_lock.is_held():
-            if not self._told_lock:
+            if not self._said_lock:
                 self._say(
                     "a run holds the workflow's lock, so the partitions are shown as that run found them"
                 )
-            self._told_lock = True
-            return load()
+            self._said_lock = True
+            return workflow_sources.load(folder)
         try:
-            found = sync()
+            settings = workflow_sources.settings_of(module.Settings, self.config[lane])
+            sources = workflow_sources.sync(module.collect, settings, folder)
         except MillraceError as error:
             sys.exit(f"Millrace: {lane}: {error}")
         except OSError as error:
-            # The disk is full, or a folder is not ours to read or write: Snakemake would print where in our
-            # code.
-            sys.exit(
-                f"Millrace: {lane}: {error.filename or 'results'}: {error.strerror}. Mend that, and try again"
-            )
-        if found.message:
-            self._told_missing = True
-            self._say(f"{lane}: {found.message}: {remedy}")
-        return found
+            # The disk is full, or a folder is not ours to read or write: Snakemake would print where in our code.
+            place = error.filename or "results"
+            sys.exit(f"Millrace: {lane}: {place}: {error.strerror}. Mend that, and try again")
+        if sources.message:
+            self._said_missing = True
+            self._say(f"{lane}: {sources.message}: {remedy}")
+        return sources
 
     def register_targets(
         self, lane: str, targets: Callable[[], list[str]], pending_note: Callable[[], str] = lambda: ""
@@ -85,8 +86,8 @@ class Lanes:
         wanted = self.is_main_process and lane in self.config["lanes"]
         if wanted and (note := pending_note()):
             self._say(f"{lane}: {note}")
-        if wanted and not self._told_missing and not targets():
-            self._told_missing = True
+        if wanted and not self._said_missing and not targets():
+            self._said_missing = True
             self._say(f"{lane}: there is nothing to build from: {self._remedies[lane]}")
 
     def targets(self) -> list[str]:
