@@ -16,11 +16,6 @@ include: "rules/asr.smk"
 report: "rules/report/workflow.rst"
 
 
-# A run that was killed leaves its lock; a note lets the next one tell that from a living run's.
-onstart:
-    run_lock.begin(workflow.local_exec)
-
-
 rule all:
     """Build everything that the lanes in config.yaml promise (the default)."""
     default_target: True

@@ -4,7 +4,7 @@ import sys
 
 sys.path.insert(0, os.path.join(workflow.basedir, "scripts"))
 
-from millrace.common.workflow import lanes, run_lock
+from millrace.common.workflow import lanes
 from millrace.common.workflow.config import validate_config
 
 config = validate_config(

@@ -1,5 +1,4 @@
-"""Files that appear whole or not at all: written under a temporary name in the same folder, fsynced,
-renamed."""
+"""Files that appear whole or not at all: written beside their place, fsynced, then renamed."""
 
 from __future__ import annotations
 
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
+
+from millrace.common import processes
 
 _HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "host"
 
@@ -47,7 +48,7 @@ def sweep_partials(path: Path) -> None:
         return
     for name in names:
         pid = name[len(prefix) :].removesuffix(".partial")
-        if name.endswith(".partial") and pid.isdigit() and not _alive(int(pid)):
+        if name.endswith(".partial") and pid.isdigit() and processes.started(int(pid)) is None:
             (path.parent / name).unlink(missing_ok=True)
 
 
@@ -81,16 +82,6 @@ def write_if_changed(path: str | os.PathLike, content: bytes) -> bool:
     except OSError:
         pass
     write_bytes(path, content)
-    return True
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
     return True
 
 

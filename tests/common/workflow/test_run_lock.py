@@ -1,21 +1,16 @@
-"""Locks of dead runs are removed, those of living ones are not; and a run that is told to stop stops."""
+"""A lock that a dead run left behind is told apart from a living run's, and left to the user."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import signal
 import socket
 import subprocess
 import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
-from millrace.common import jsonl
 from millrace.common.workflow import run_lock
-from tests.workflow.workflow import ROOT
+
+NOTED = "import os; from millrace.common.workflow import run_lock; run_lock.enter(); "
 
 
 @pytest.fixture(autouse=True)
@@ -25,106 +20,49 @@ def locked(tmp_path, monkeypatch):
     (run_lock.LOCKS / "0.output.lock").write_text("results/x\n")
 
 
-def other(code: str = "") -> None:
-    """A process that notes itself, runs `code` and is killed, so that nothing of its own tidies up."""
-    text = f"import os, signal\nfrom millrace.common.workflow import run_lock\nrun_lock.enter()\n{code}\nos.kill(os.getpid(), 9)"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
-    assert (
-        subprocess.run([sys.executable, "-c", text], check=False, env=environment).returncode
-        == -signal.SIGKILL
-    )
+def kill_a_run() -> int:
+    """A process that notes itself and is killed, so that nothing of its own tidies up."""
+    run = subprocess.Popen([sys.executable, "-c", NOTED + "os.kill(os.getpid(), 9)"])
+    run.wait()
+    return run.pid
 
 
-@pytest.mark.parametrize("code", ["", "run_lock.begin(local=True)"])
-def test_the_lock_of_a_run_that_was_killed_is_removed_also_before_its_first_job(code):
-    other(code)
-    assert run_lock.clear_stale().startswith("removed the lock of a run that was killed (process ")
-    assert not run_lock.is_held() and not list(run_lock.NOTES.iterdir())
+def test_the_lock_of_a_killed_run_is_named_with_the_remedy_and_stays():
+    pid = kill_a_run()
+    assert f"process {pid}" in run_lock.stale() and "`snakemake --unlock`" in run_lock.stale()
+    assert run_lock.is_held()
 
 
-def test_the_lock_of_a_living_run_stays_whoever_else_has_died():
-    other()
+def test_a_zombie_is_dead():
+    zombie = subprocess.Popen([sys.executable, "-c", NOTED + "print(flush=True); os._exit(1)"], stdout=-1)
+    zombie.stdout.read()
+    assert f"process {zombie.pid}" in run_lock.stale()
+    zombie.wait()
+
+
+def test_nothing_is_said_while_a_noted_run_lives_whoever_else_has_died():
+    kill_a_run()
     run_lock.enter()
-    assert run_lock.clear_stale() == "" and run_lock.is_held()
+    assert run_lock.stale() == ""
 
 
-def test_a_lock_that_nobody_noted_and_one_of_another_host_stay():
-    assert run_lock.clear_stale() == ""
-    other()
+def test_nothing_is_said_of_a_lock_that_nobody_noted_or_one_of_another_host():
+    assert run_lock.stale() == ""
+    kill_a_run()
     note = next(run_lock.NOTES.iterdir())
-    note.write_text(note.read_text().replace(socket.gethostname(), "elsewhere"))
-    assert run_lock.clear_stale() == "" and run_lock.is_held()
+    note.rename(note.with_name(note.name.replace(socket.gethostname(), "elsewhere")))
+    assert run_lock.stale() == ""
 
 
-def test_the_lock_of_a_dead_cluster_run_is_left_to_the_user():
-    other("run_lock.begin(local=False)")
-    assert "its cluster jobs may be alive" in run_lock.clear_stale() and run_lock.is_held()
-
-
-def test_what_the_dead_noted_is_forgotten_with_their_lock():
-    """Else the note of a cluster run, unlocked by hand, would stand in the way of the next run's."""
-    other("run_lock.begin(local=False)")
+def test_notes_go_with_their_process_and_those_of_the_dead_once_there_is_no_lock():
+    subprocess.run([sys.executable, "-c", NOTED], check=True)
+    assert not list(run_lock.NOTES.iterdir())
+    kill_a_run()
     (run_lock.LOCKS / "0.output.lock").unlink()
-    assert run_lock.clear_stale() == "" and not list(run_lock.NOTES.iterdir())
+    assert run_lock.stale() == "" and not list(run_lock.NOTES.iterdir())
 
 
-def test_damaged_notes_stop_nobody():
-    run_lock.NOTES.mkdir()
-    (run_lock.NOTES / "a.json").write_text("{")
-    (run_lock.NOTES / "b.json").write_text("[]")
-    assert run_lock.clear_stale() == "" and run_lock.is_held()
-
-
-def test_a_note_says_who_and_goes_with_its_process():
-    code = "from millrace.common.workflow import run_lock; run_lock.enter(); run_lock.begin(True); print(*run_lock.NOTES.iterdir())"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True
-    )
-    assert socket.gethostname()[:3] in done.stdout and not list(run_lock.NOTES.iterdir())
-    run_lock.enter()
-    assert jsonl.read(next(run_lock.NOTES.iterdir()))["pid"] == os.getpid()
-
-
-def test_a_folder_that_cannot_be_written_to_stops_no_parse(tmp_path):
+def test_a_folder_that_cannot_be_written_to_stops_no_parse():
     run_lock.NOTES.write_text("a file where the folder belongs")
     run_lock.enter()
-    assert run_lock.clear_stale() == ""
-
-
-def test_sigterm_does_not_hang_a_thread_that_holds_what_the_handler_waits_for(tmp_path):
-    """Snakemake's scheduler and its handler, in short."""
-    script = tmp_path / "scheduler.py"
-    script.write_text(
-        textwrap.dedent("""
-            import os, signal, threading
-            from millrace.common.workflow import run_lock
-
-            lock, stopped = threading.Lock(), threading.Event()
-
-            def exit_gracefully(*args):
-                with lock:
-                    stopped.set()
-
-            signal.signal(signal.SIGTERM, exit_gracefully)
-            run_lock.begin(local=True)
-            with lock:
-                os.kill(os.getpid(), signal.SIGTERM)
-            stopped.wait(20)
-            print(stopped.is_set())
-        """)
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, str(script)], check=True, env=environment, capture_output=True, text=True, timeout=30
-    )
-    assert done.stdout.strip() == "True"
-
-
-def test_the_scheduler_has_its_handler_before_onstart():
-    """What `begin` relies on: a new Snakemake that sets it later would hang again."""
-    package = Path(importlib.util.find_spec("snakemake").origin).parent
-    text = (package / "workflow.py").read_text()
-    assert text.index("JobScheduler(\n") < text.index("self._onstart(")
-    text = (package / "scheduling/job_scheduler.py").read_text()
-    assert "signal.signal(signal.SIGTERM, self.exit_gracefully)" in text
+    assert run_lock.stale() == ""

@@ -14,8 +14,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from millrace.common import processes
 from millrace.common.cli import log
 from millrace.common.training.ranks import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def forward(number: int, frame: object) -> None:
         asked.append(number)
-        children = _children()
+        children = processes.children(os.getpid())
         if not children:
             raise Requeue  # the ranks have not started yet: other nodes are waited for
         for child in children:
@@ -70,20 +70,6 @@ def _distance(code: int) -> int:
 
 def _named(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _children() -> list[int]:
-    """The processes that this one has started, from /proc."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-            if parent == os.getpid():
-                found.append(int(entry.name))
-    return found
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ class Lanes:
         self._remedies: dict[str, str] = {}
         self._said_lock = self._said_missing = False
         if is_main_process:
-            if message := run_lock.clear_stale():
+            if message := run_lock.stale():
                 self._say(message)
+                self._said_lock = True
             run_lock.enter()
 
     def shell_prefix(self, deployment: str) -> str:
