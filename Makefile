@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 SNAKEMAKE := $(BIN)/python -m snakemake
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help run test check dry-runs clean
+.PHONY: help run test fuzz check dry-runs clean
 
 help: ## List the targets (the default)
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -28,6 +28,9 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 # One pytest run, unit tests first and whole workflows last (tests/conftest.py), so that its last line counts them all.
 test: check dry-runs ## Check style and workflow, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) tests
+
+fuzz: $(VENV)/.test ## Run the tests with generated examples on new examples, many of them
+	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' '@given' tests)
 
 check: $(VENV)/.test ## Check the style of Python and Snakefiles, and lint the workflow
 	$(BIN)/python -m ruff check .
@@ -60,8 +63,10 @@ $(VENV)/.python:
 	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.runtime: requirements.txt | $(VENV)/.python
+# The package itself as it lies here, so that `python -m millrace` works in any folder.
+$(VENV)/.runtime: requirements.txt pyproject.toml | $(VENV)/.python
 	$(PIP) -r requirements.txt
+	$(PIP) --no-deps --editable .
 	@touch $@
 
 $(VENV)/.test: requirements-test.txt $(VENV)/.runtime | $(VENV)/.python

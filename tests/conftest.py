@@ -15,9 +15,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 # No deadline: machines are slow and shared, and a test must not fail for that.
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("MILLRACE_CI") else "local")
+# Derandomised, so that a commit passes or fails for good; `make fuzz` draws new examples.
+settings.register_profile("same", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("fuzz", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -139,6 +139,36 @@ for number in range(40):
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_a_file_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path: Path, monkeypatch):
+    calls = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        calls.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def note_replace(source: object, target: object) -> None:
+        calls.append(("rename", str(source)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    atomic.write_bytes(tmp_path / "file", b"x")
+    (first, partial), second, third = calls
+    assert first == "fsync" and second == ("rename", partial) and third == ("fsync", str(tmp_path))
+
+
+def test_a_zombie_is_no_living_writer(tmp_path: Path):
+    path = tmp_path / "table.csv"
+    writer = start(WRITE_HALF_AND_WAIT, path)
+    partial = Path(writer.stdout.readline().strip())
+    os.kill(writer.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)  # dead, and not waited for
+    atomic.write_text(path, "new")
+    assert not partial.exists()
+    writer.wait()
+
+
 def test_folders_are_made(tmp_path: Path):
     atomic.write_text(tmp_path / "a/b/c.txt", "ü\r\n")
     assert (tmp_path / "a/b/c.txt").read_bytes() == b"\xc3\xbc\r\n"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.workflow.workflow import ROOT
 
@@ -52,6 +55,33 @@ def dependencies(path: Path) -> tuple[dict[str, str], list[str]]:
 PACKAGES = metadata.packages_distributions()
 RUNTIME = pins(ROOT / "requirements.txt")
 TEST = pins(ROOT / "requirements-test.txt")
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def declared() -> dict[str, SpecifierSet]:
+    """Package -> range, of all that pyproject.toml asks for; the package's own extras are left out."""
+    texts = [
+        *PROJECT["dependencies"],
+        *(text for extra in PROJECT["optional-dependencies"].values() for text in extra),
+    ]
+    wanted = [Requirement(text) for text in texts]
+    return {normal(each.name): each.specifier for each in wanted if each.name != PROJECT["name"]}
+
+
+def test_the_package_asks_for_what_is_pinned_and_nothing_else():
+    ranges = declared()
+    assert set(ranges) == set(RUNTIME)
+    assert {name: RUNTIME[name] for name in ranges if RUNTIME[name] not in ranges[name]} == {}
+
+
+def test_reading_the_buckets_needs_no_extra():
+    """What `pip install millrace` brings is enough for the snippets of README."""
+    base = {normal(Requirement(text).name) for text in PROJECT["dependencies"]}
+    for name in ("row_table", "dataset", "batch_loader"):
+        assert third_party(ROOT / f"scripts/millrace/asr/loading/{name}.py", set()) <= base
+    assert third_party(ROOT / "scripts/millrace/asr/planning/planner.py", set()) <= base
 
 
 def test_torch_is_pinned_before_anything_that_could_pull_another():

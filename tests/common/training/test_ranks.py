@@ -20,10 +20,12 @@ import torch
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
-from millrace.common.training.ranks import ENVIRONMENT, REQUEUE_EXIT_CODE, Exchange, Ranks, StopSignals
+from millrace.common.training.ranks import ENVIRONMENT, Exchange, Ranks, StopSignals
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 
+# What job scripts test for: a number that users have written down must not change.
+REQUEUE = 75
 ROOT = Path(__file__).parents[3]
 # Guards against a hang; the 60 s within which a rank's death must end the others are in here, with the start.
 LIMIT_SECONDS = 180
@@ -124,11 +126,11 @@ def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
 
     # SIGTERM to the launcher, as from Slurm, after 3 of 5 steps of the epoch.
     ended = go(3, "TERM", 3, rank=2)
-    assert ended.returncode == REQUEUE_EXIT_CODE, ended.stderr
+    assert ended.returncode == REQUEUE, ended.stderr
     assert saved_steps(folder) == [3]
     # 10 samples are left: two steps for 2 ranks. In the next epoch, SIGUSR1 after 3 of 7 steps.
     ended = go(2, "USR1", 8, workers=1)
-    assert ended.returncode == REQUEUE_EXIT_CODE, ended.stderr
+    assert ended.returncode == REQUEUE, ended.stderr
     assert saved_steps(folder) == [3, 8]
     result = run(folder, settings, {"workers": 2})
     assert result.position.history == ((0, 3), (3, 2), (8, 1))
