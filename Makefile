@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 SNAKEMAKE := $(BIN)/python -m snakemake
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help run test fuzz check dry-runs clean
+.PHONY: help run test fuzz docs check dry-runs clean
 
 help: ## List the targets (the default)
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -31,6 +31,9 @@ test: check dry-runs ## Check style and workflow, then run all tests
 
 fuzz: $(VENV)/.test ## Run the tests with generated examples on new examples, many of them
 	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' '@given' tests)
+
+docs: $(VENV)/.test ## Write docs/configuration.md from the schemas
+	PYTHONPATH=scripts $(BIN)/python -m tests.workflow.configuration
 
 check: $(VENV)/.test ## Check the style of Python and Snakefiles, and lint the workflow
 	$(BIN)/python -m ruff check .

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config as workflow_config
+from tests.workflow import configuration
 from tests.workflow.workflow import ROOT, Workflow
 
 SCHEMAS = ROOT / "rules/schemas"
@@ -236,3 +237,7 @@ def test_a_typo_in_the_config_file_stops_a_run(tmp_path: Path):
     assert done.returncode != 0
     assert re.search(r"speech\.min_durations: no such key; did you mean `min_duration`", done.stderr)
     assert not (tmp_path / "results").exists()
+
+
+def test_the_page_of_all_keys_is_that_of_the_schemas():
+    assert configuration.PAGE.read_text() == configuration.page(), "run make docs"

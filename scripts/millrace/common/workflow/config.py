@@ -52,7 +52,7 @@ def checked_config(
     config: dict, schemas: str | os.PathLike, command_line: Mapping[str, Any] | None = None
 ) -> dict:
     """As validate_config, but of the values only, and raises MillraceError."""
-    known = {lane: _load_schema(Path(schemas) / f"{lane}.schema.yaml") for lane in LANES}
+    known = {lane: load_schema(Path(schemas) / f"{lane}.schema.yaml") for lane in LANES}
     problems = [
         f"  {key}: no such section{_suggest(key, ['lanes', *LANES])}"
         for key in config
@@ -76,7 +76,8 @@ def checked_config(
     return result
 
 
-def _load_schema(path: Path) -> dict:
+def load_schema(path: Path) -> dict:
+    """A lane's schema."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with open(path, encoding="utf-8") as handle:
         return yaml.load(handle, Loader=loader)
