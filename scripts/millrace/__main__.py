@@ -9,7 +9,7 @@ from millrace.common.workflow.config import LANES
 
 
 def steps() -> dict[str, str]:
-    """Module name of every step -> first line of its docstring. Nothing is imported: that would load torch."""
+    """Module of every step -> first line of its docstring. Nothing is imported: that would load torch."""
     found = {}
     for lane in LANES:
         for path in sorted((Path(__file__).parent / lane).glob("*.py")):

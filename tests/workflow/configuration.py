@@ -1,4 +1,5 @@
-"""docs/configuration.md out of the schemas: `python -m tests.workflow.configuration` writes it, a test compares it."""
+"""docs/configuration.md out of the schemas: `python -m tests.workflow.configuration` writes it, a test
+compares it."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from tests.workflow.workflow import ROOT
 PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Every key of config.yaml
 
-Written by `make docs` from rules/schemas/*.schema.yaml; edit those. A key that is not listed here is an error that names
-it. `lanes` lists the lanes that `snakemake` without a target builds: {lanes}.
+Written by `make docs` from rules/schemas/*.schema.yaml; edit those. A key that is not listed here is an
+error that names it. `lanes` lists the lanes that `snakemake` without a target builds: {lanes}.
 """
 
 
@@ -26,7 +27,7 @@ def values(rule: dict) -> str:
     text = " or ".join(kind) if isinstance(kind, list) else {"array": "list"}.get(kind, kind)
     if "items" in rule:
         text += f" ({values(rule['items'])} each)"
-    bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
     limits = [f"{word} {rule[name]:g}" for name, word in bounds.items() if name in rule]
     return f"{text}, {', '.join(limits)}" if limits else text
 

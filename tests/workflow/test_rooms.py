@@ -13,8 +13,8 @@ import pytest
 from tests.workflow.workflow import ROOT
 
 PACKAGE = ROOT / "scripts/millrace"
-# Every lane's rooms, bottom up: a room imports only rooms before it, and `common`. Names without a folder are modules
-# of the lane itself that rooms may import; after the rooms come the lane's steps, inputs and sources.
+# Every lane's rooms, bottom up: a room imports only rooms before it, and `common`. Names without a folder are
+# modules of the lane itself that rooms may import; after the rooms come the lane's steps, inputs and sources.
 ROOMS = {
     "common": [
         *("errors", "processes", "atomic", "jsonl", "ledger", "cli", "error_rates", "hashing"),

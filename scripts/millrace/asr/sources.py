@@ -1,4 +1,5 @@
-"""The ASR lane's sources: the tars that manifests name; run while the workflow is parsed, so nothing heavy."""
+"""The ASR lane's sources: the tars that manifests name; run while the workflow is parsed, so nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ class Settings:
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
-    """Partitions hold path, size and mtime of tars of some `partition_gb` together; a tar never changes partition.
+    """Partitions hold path, size and mtime of tars of some `partition_gb` together; a tar never changes
+    partition.
 
-    A tar that is missing has no size: the index lists it with the reason, and every parse looks for it again. None if
-    the samples come from the speech lane, whose offsets are known. Raises SourcesMissing without a train manifest,
-    MillraceError for a manifest that cannot be read.
+    A tar that is missing has no size: the index lists it with the reason, and every parse looks for it again.
+    None if the samples come from the speech lane, whose offsets are known. Raises SourcesMissing without a
+    train manifest, MillraceError for a manifest that cannot be read.
     """
     if settings.source != "manifests":
         return None

@@ -18,8 +18,7 @@ _HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "host"
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on a clean exit it is fsynced and renamed to `path`, else
-    removed.
+    """Yield a temporary path beside `path`; on a clean exit fsynced and renamed to `path`, else removed.
 
     The name holds host and pid, so that two jobs writing the same file (a restarted cluster run) never share
     a temporary; what a killed process on this host left behind is removed first.
@@ -64,8 +63,7 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_json(path: str | os.PathLike, value: object) -> None:
-    """Write `value` as indented JSON with sorted keys and a final newline: the same value gives the same
-    bytes."""
+    """Write `value` as indented, key-sorted JSON: the same value gives the same bytes."""
     write_bytes(path, json_bytes(value))
 
 

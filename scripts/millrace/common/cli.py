@@ -31,8 +31,7 @@ def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
 
 
 def step(main: Callable[..., None]) -> Callable[..., int]:
-    """Wrap a step's `main(argv=None)`: log to stderr, one clear line and exit code 1 for what the user can
-    mend."""
+    """Wrap a step's `main(argv=None)`: log to stderr, exit code 1 and one line for what the user can mend."""
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:

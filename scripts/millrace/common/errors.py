@@ -41,8 +41,7 @@ def remade(path: str) -> str:
 
 @contextlib.contextmanager
 def own_file(path: str | os.PathLike) -> Iterator[None]:
-    """Reading a file that Millrace made: what a flipped byte or a cut raises becomes Damaged, with the file's
-    name.
+    """Read a file that Millrace made: what a flipped byte or a cut raises becomes Damaged.
 
     Errors of the operating system stay what they are.
     """

@@ -12,8 +12,7 @@ _MULTIPLIER = np.uint64(0xFF51AFD7ED558CCD)
 
 
 def mix(values: np.ndarray | int) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection of uint64: equal only for equal
-    values."""
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of uint64."""
     x = np.atleast_1d(np.asarray(values, dtype=np.uint64)) + np.uint64(_GOLDEN)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -24,8 +23,7 @@ def mix(values: np.ndarray | int) -> np.ndarray:
 
 
 def key(*numbers: int) -> np.uint64:
-    """One 64-bit key out of several whole numbers (seed, epoch, ...), to be mixed into hashes; the order
-    counts."""
+    """One 64-bit key out of whole numbers (seed, epoch, ...) in their order, to be mixed into hashes."""
     state = np.zeros(1, dtype=np.uint64)
     for number in numbers:
         state = mix(state ^ np.uint64(int(number) & 0xFFFFFFFFFFFFFFFF))
@@ -33,8 +31,7 @@ def key(*numbers: int) -> np.uint64:
 
 
 def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """uint64 hash of every string's UTF-8 (or raw) bytes; a null counts as "". Vectorised, 8 bytes at a
-    time."""
+    """uint64 hash of every string's UTF-8 (or raw) bytes, 8 at a time; a null counts as ""."""
     if isinstance(strings, pa.ChunkedArray):
         strings = strings.combine_chunks()
     array = strings.cast(pa.large_binary())

@@ -104,8 +104,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read(path: str | os.PathLike) -> Any:
-    """Read a JSON file that Millrace wrote itself; raises Damaged, which is a ValueError, where it is none
-    any more."""
+    """Read a JSON file that Millrace wrote itself; raises Damaged (a ValueError) if it is none now."""
     try:
         return orjson.loads(Path(path).read_bytes())
     except orjson.JSONDecodeError as error:

@@ -37,7 +37,8 @@ class Ledger:
 
     def line(self) -> str:
         """One line for the log."""
-        text = f"{self.scope}: {self.rows_in} {self.unit}s in, {self.rows_out} out, {self.rows_rejected} rejected"
+        counts = f"{self.rows_in} {self.unit}s in, {self.rows_out} out, {self.rows_rejected} rejected"
+        text = f"{self.scope}: {counts}"
         for name in ("rejected", "repaired", "warnings"):
             if counts := getattr(self, name):
                 text += f"; {name}: " + ", ".join(
@@ -46,8 +47,7 @@ class Ledger:
         return text
 
     def too_many_errors(self, choices: Collection[str], max_error_fraction: float) -> str:
-        """A sentence where a larger share than allowed was rejected for other reasons than `choices`, else
-        empty."""
+        """A sentence if more than allowed was rejected for other reasons than `choices`, else empty."""
         errors = self.errors(choices)
         if sum(errors.values()) <= max_error_fraction * self.rows_in:
             return ""
@@ -64,8 +64,7 @@ class Ledger:
         return {reason: count for reason, count in self.rejected.items() if reason not in choices and count}
 
     def check(self) -> None:
-        """Raise where rows in differ from rows out plus rejects: something disappeared, or was counted
-        twice."""
+        """Raise if rows in differ from rows out plus rejects: a row disappeared, or was counted twice."""
         if self.rows_in != self.rows_out + self.rows_rejected:
             raise MillraceError(
                 f"the ledger does not add up: {self.rows_in} {self.unit}s in, {self.rows_out} out, "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: tells a reused pid apart. None if none runs, or a zombie."""
+    """When a process started, in clock ticks since boot, as pids are used again; None if it is dead."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -29,8 +29,8 @@ class Settings:
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
-    """Partitions hold the recordings of one country, split and subset; `countries` what no partition holds: unusable
-    files and notes.
+    """Partitions hold the recordings of one country, split and subset; `countries` what no partition holds:
+    unusable files and notes.
 
     Raises SourcesMissing, and MillraceError for a country that is missing and a damaged assignment file.
     """

@@ -28,8 +28,7 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that is whole. `header` is what checkpoint.json says; `damaged` are newer ones that are
-    not."""
+    """A whole checkpoint. `header` is checkpoint.json; `damaged` are newer ones that are not whole."""
 
     folder: Path
     step: int
@@ -137,8 +136,7 @@ class Checkpoints:
         return None
 
     def load(self, found: Found, mapped: bool = False) -> dict[str, Any]:
-        """The state of a checkpoint on the host; `mapped` where it is copied to a device at once, so that the
-        ranks of a host share its pages."""
+        """The state of a checkpoint on the host; `mapped`: memory-mapped, so that ranks share its pages."""
         import torch
 
         return torch.load(found.folder / "state.pt", map_location="cpu", weights_only=True, mmap=mapped)

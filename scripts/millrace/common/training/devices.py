@@ -75,7 +75,7 @@ def peers(ranks: Ranks, where: str) -> Iterator[None]:
         raise MillraceError(
             f"rank {ranks.rank} has lost another rank ({str(error).splitlines()[0]})",
             where=where,
-            remedy="Look for the first error among the ranks; the same command goes on from the last checkpoint",
+            remedy="See the first error among the ranks; the same command goes on from the last checkpoint",
         ) from error
 
 

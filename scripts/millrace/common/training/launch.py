@@ -21,8 +21,7 @@ from millrace.common.training.ranks import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requ
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run torchrun's command line; 0, REQUEUE_EXIT_CODE where the ranks stopped in order, 1 where one
-    failed."""
+    """Run torchrun's command line; 0, REQUEUE_EXIT_CODE if the ranks stopped in order, 1 if one failed."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -63,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _distance(code: int) -> int:
-    """From the cause: a rank that was killed, one that has failed (perhaps for losing that one), one that
-    torchrun has ended."""
+    """Distance from the cause: killed, failed (perhaps for losing a killed one), ended by torchrun."""
     return 2 if code == -signal.SIGTERM else int(code >= 0)
 
 

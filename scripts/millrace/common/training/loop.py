@@ -1,5 +1,4 @@
-"""The training loop of all lanes: ranks, precision, accumulation, schedule, checkpoints, orderly stops,
-logs."""
+"""The training loop of all lanes: ranks, precision, accumulation, checkpoints, orderly stops, logs."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ from millrace.common.training.updates import Updates
 def train(
     task: Task, settings: LoopSettings, folder: str | Path, on_step: Callable[[int], None] | None = None
 ) -> Result:
-    """Train `task` in `folder`, from its newest checkpoint on; `on_step` is called after every optimiser
-    step.
+    """Train `task` in `folder`, from its newest checkpoint on; `on_step` is called after every step.
 
     Raises Requeue (SystemExit) after a stop signal, when all is saved; MillraceError for what the user can
     mend, for numbers that are no longer finite, and where another rank has died.
@@ -85,7 +83,7 @@ class _Loop:
             raise MillraceError(
                 "the ranks have ended with different weights",
                 where=str(self.folder),
-                remedy="Does the model change weights outside of the optimiser, or leave parameters out of a step?",
+                remedy="Does the model change weights without the optimiser, or leave parameters out of a step?",
             )
         resumed = found.step if found else None
         return Result(model, self.position, self.ranks, self.loss, self.evaluations, resumed, digest)

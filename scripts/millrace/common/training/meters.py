@@ -117,8 +117,7 @@ def figures(sums: Mapping[str, float], laps: Mapping[str, float]) -> dict[str, A
 
 
 class Window:
-    """Sums of losses, weights and counts, and the clock. The loss stays on the device, so that nothing waits
-    for it."""
+    """Sums of losses, weights and counts, and the clock. The loss stays on the device: nothing waits."""
 
     def __init__(self, device: torch.device) -> None:
         self.clock, self.meters, self.weight = Clock(device.type), Meters(), 0.0

@@ -35,8 +35,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Requeue(SystemExit):
-    """The run was asked to stop and has saved; the same command goes on from there. Exits with
-    REQUEUE_EXIT_CODE."""
+    """The run was asked to stop and has saved: exit with REQUEUE_EXIT_CODE; the same command goes on."""
 
     def __init__(self) -> None:
         super().__init__(REQUEUE_EXIT_CODE)
@@ -53,8 +52,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """What torchrun has set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); alone where it has set
-        nothing.
+        """What torchrun has set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); one rank without it.
 
         Raises MillraceError where only a part is set, or the numbers do not fit together.
         """
@@ -86,7 +84,7 @@ def _bad_environment(names: Sequence[str]) -> MillraceError:
     found = ", ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in names)
     return MillraceError(
         f"the environment does not say which rank this is ({found})",
-        remedy="Start several ranks with torchrun, with the same --nproc_per_node on every node; unset these for one",
+        remedy="Start ranks with torchrun and one --nproc_per_node on all nodes; unset these for one rank",
     )
 
 
@@ -157,8 +155,7 @@ class StopSignals:
 
     @property
     def requested(self) -> bool:
-        """Whether to stop: a signal has come, or torchrun is dead, and another run may begin in the same
-        folder."""
+        """Whether to stop: a signal has come, or torchrun is dead and another run may begin here."""
         if not self._asked and "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
             log.warning("the launcher is dead: finishing the step, then saving")
             self._asked = True

@@ -1,5 +1,4 @@
-"""The folder of a training run: what it was trained with, so that a changed run never goes on from other
-weights."""
+"""A training run's folder notes what it was trained with: a changed run never goes on from it."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ _KEPT = (NOTE, PREVIOUS)
 
 @contextlib.contextmanager
 def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
-    """Keep other processes out of `folder` while this one trains in it: two would write one log and one
-    checkpoint.
+    """Keep other processes out of `folder` while this one trains in it.
 
     Waits `patience` seconds, for the ranks of a launcher that was killed end their step first; then raises
     MillraceError. Call it on one rank. Where the file system has no locks, nobody is kept out.
@@ -40,7 +38,7 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
                 raise MillraceError(
                     "another process is training here",
                     where=str(folder),
-                    remedy="Wait for it or end it, or name another --output_dir. Several ranks of one run are started "
+                    remedy="Wait for it, end it, or name another --output_dir. Start the ranks of one run "
                     "with millrace.common.training.launch, not with srun alone",
                 )
             if not told:

@@ -21,8 +21,7 @@ METRICS = "metrics.jsonl"
 
 
 def truncate(path: Path, step: int) -> None:
-    """Remove the lines past optimiser step `step` (the run will write them again), and a line that was
-    cut."""
+    """Remove the lines past optimiser step `step`, which will be written again, and a cut line."""
     if not path.exists():
         return
     kept = [raw for raw in _whole_lines(path) if orjson.loads(raw)["step"] <= step]

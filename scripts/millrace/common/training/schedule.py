@@ -1,5 +1,4 @@
-"""Learning rates: a warm-up, then cosine, linear or constant. Pure in the step, and steady where the end
-moves."""
+"""Learning rates: warm-up, then cosine, linear or constant; pure in the step, steady if the end moves."""
 
 from __future__ import annotations
 

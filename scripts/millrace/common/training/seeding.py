@@ -1,5 +1,4 @@
-"""Addressed randomness: every draw derives from a seed and names (epoch, sample id, ...), never from what ran
-before.
+"""Addressed randomness: every draw derives from a seed and names (epoch, sample id), not from history.
 
 So a draw is the same for any number of ranks and workers and after a resume, and differs between epochs.
 """
@@ -21,8 +20,7 @@ from millrace.common.training.ranks import STOP_SIGNALS
 
 
 def derive(seed: int, *names: int | str | bytes) -> int:
-    """A seed (0 to 2^63 - 1) for the address `names` under `seed`: BLAKE2b, the same on every machine and
-    version.
+    """A seed (0 to 2^63 - 1) for the address `names` under `seed`: BLAKE2b, the same everywhere.
 
     `derive(1, "a", "b")` and `derive(1, "ab")` differ, and so do `derive(1, 2)` and `derive(1, "2")`.
     """
@@ -77,8 +75,7 @@ def preserved() -> Iterator[None]:
 
 
 def rng_state(device: bool = True) -> dict[str, Any]:
-    """The states of the generators of Python, numpy, torch and (if used) the current CUDA device, in plain
-    types."""
+    """The states of Python's, numpy's, torch's and (if used) CUDA's generators, in plain types."""
     import torch
 
     state: dict[str, Any] = {
@@ -133,8 +130,7 @@ def _unheard(number: int, frame: object) -> None:
 
 
 def _obey(trainer: int) -> None:
-    """Leave when the trainer itself says so: a loader that is closed, or Python at its end, sends SIGTERM and
-    waits."""
+    """Exit if the trainer itself says so: a closed loader, or Python at its end, sends SIGTERM."""
     while True:
         heard = signal.sigwaitinfo(STOP_SIGNALS)
         if heard.si_signo == signal.SIGTERM and heard.si_pid == trainer:

@@ -14,8 +14,7 @@ PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Steps are optimiser steps: `grad_acc` batches of every rank each, with one weight for all their
-    samples."""
+    """Steps are optimiser steps: `grad_acc` batches of every rank, all samples with one weight."""
 
     epochs: int = 1
     max_steps: int = 0

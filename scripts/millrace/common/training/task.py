@@ -16,8 +16,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Task(Protocol):
-    """A lane's training task. The plan of an epoch must be a pure function of (seed, epoch, world size,
-    spans).
+    """A lane's training task. An epoch's plan is a pure function of (seed, epoch, world size, spans).
 
     Optional: `parameter_groups(model) -> list[dict]` for AdamW, `enable_gradient_checkpointing(model)` (else
     `model.gradient_checkpointing_enable()` is called).
@@ -32,15 +31,13 @@ class Task(Protocol):
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
     ) -> Iterable[Any]:
-        """The batches of a rank from `start_step` on: exactly `steps_per_epoch(...) - start_step` on every
-        rank.
+        """The batches of a rank from `start_step` on: exactly `steps_per_epoch(...) - start_step`.
 
         A batch may be empty. Moved by its `to(device, non_blocking=True)` where it has one.
         """
 
     def batch_ids(self, batch: Any) -> np.ndarray:
-        """The ids of the batch's samples; none for a batch that is empty or a filler: its loss is not
-        computed."""
+        """The ids of the batch's samples; none for an empty batch or a filler, which has no loss."""
 
     def training_step(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, float, Mapping[str, float]]:
         """(loss, weight, counts): the loss is the mean over `weight` units (samples, tokens, ...).
@@ -51,8 +48,7 @@ class Task(Protocol):
         """
 
     def evaluate(self, model: nn.Module, fabric: Any) -> dict[str, float]:
-        """Metrics of the held-out data, called on every rank (no gradients, the run's precision); rank 0's
-        count."""
+        """Metrics of held-out data, called on every rank without gradients; rank 0's count."""
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values that tell whether the plan is still the same (a digest of its inputs)."""
@@ -75,8 +71,7 @@ class Share:
 
 
 class TrainingStep(nn.Module):
-    """The model and its loss as one module, so that every rank takes part in a step, also with an empty
-    batch."""
+    """Model and loss as one module: every rank takes part in a step, also with an empty batch."""
 
     def __init__(self, task: Task, model: nn.Module) -> None:
         super().__init__()
@@ -84,8 +79,7 @@ class TrainingStep(nn.Module):
         self._training_step = task.training_step
 
     def forward(self, share: Share) -> torch.Tensor:
-        """The mean loss of the share, whose weight and counts it fills in; 0 from all parameters where it is
-        empty."""
+        """The mean loss; fills in weight and counts. 0 from all parameters for an empty batch."""
         if len(share.ids):
             loss, weight, share.counts = self._training_step(self.model, share.batch)
             share.weight = float(weight)

@@ -57,8 +57,7 @@ class Updates:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the last step (before the first: its base), of the first group of
-        parameters."""
+        """The first parameter group's learning rate at the last step; its base before the first."""
         return self.optimizer.param_groups[0]["lr"]
 
     @property
@@ -67,8 +66,7 @@ class Updates:
         return None if self._norm is None else float(self._norm)
 
     def forward(self, share: Share, more: bool) -> torch.Tensor:
-        """The mean loss of a batch; `more`: others follow before `apply`, so gradients need not travel
-        yet."""
+        """The mean loss of a batch; `more`: others follow before `apply`, so gradients can wait."""
         with self._alone(more):
             return self.wrapped(share)
 
@@ -82,8 +80,7 @@ class Updates:
         return self.fabric.no_backward_sync(self.wrapped) if more and several else contextlib.nullcontext()
 
     def apply(self, total: float, batches: int, step: int, factor: float) -> None:
-        """Optimiser step number `step`, with `total`, the weight of all ranks' shares, and `factor` of the
-        rate."""
+        """Optimiser step `step`; `total` is the weight of all ranks' batches, `factor` the rate's."""
         ranks = self.fabric.world_size
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         # DDP has averaged over ranks; what is wanted is the sum.

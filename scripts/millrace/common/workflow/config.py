@@ -108,8 +108,7 @@ def _overlaid(below: Any, above: Any) -> Any:
 
 
 def _repeated_keys(path: Path) -> list[str]:
-    """A line for every key that stands twice in one YAML mapping: YAML keeps the last, and drops whole
-    sections."""
+    """A line for every duplicate key: YAML keeps the last one, and drops whole sections."""
     try:
         root = yaml.compose(
             path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -174,8 +173,7 @@ def _message(error: Any) -> str:
 
 
 def _validator(schema: dict) -> Any:
-    """JSON Schema and the words `sumsTo`, `ascending`, `rising`; numbers are finite, whole numbers have no
-    point."""
+    """JSON Schema with the words `sumsTo`, `ascending`, `rising`; numbers are finite."""
     from jsonschema import Draft202012Validator, validators
 
     def is_number(_: Any, value: Any) -> bool:

@@ -30,8 +30,7 @@ class Lanes:
             run_lock.enter()
 
     def shell_prefix(self, deployment: str) -> str:
-        """What precedes every rule's command: this clone's package on PYTHONPATH, this Python on PATH unless
-        conda brings one."""
+        """Precedes every command: this clone on PYTHONPATH; this Python on PATH unless conda has one."""
         package = shlex.quote(str(self.basedir / "scripts"))
         prefix = f"export PYTHONPATH={package}" + "${PYTHONPATH:+:$PYTHONPATH}; "
         if "conda" not in deployment.lower():
@@ -48,10 +47,10 @@ class Lanes:
         return f"--{key.replace('_', '-')} {self.config[lane][key]}"
 
     def sources(self, lane: str, module: Any, remedy: str) -> Sources:
-        """The lane's sources: synced in the main process, unless a run holds the lock; else as the last sync left them.
+        """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
 
-        `module` is the lane's sources.py. A lane that is switched off is not synced. A missing source is said in one
-        line with `remedy`, and stops no other lane; what is damaged stops the workflow with one line.
+        `module` is the lane's sources.py. A lane that is switched off is not synced. A missing source is said
+        in one line with `remedy`, and stops no other lane; what is damaged stops the workflow with one line.
         """
         self._remedies[lane] = remedy
         folder = f"results/{lane}/partitions"
@@ -70,7 +69,7 @@ class Lanes:
         except MillraceError as error:
             sys.exit(f"Millrace: {lane}: {error}")
         except OSError as error:
-            # The disk is full, or a folder is not ours to read or write: Snakemake would print where in our code.
+            # A full disk, or a folder that may not be read: Snakemake would print a place in our code.
             place = error.filename or "results"
             sys.exit(f"Millrace: {lane}: {place}: {error.strerror}. Mend that, and try again")
         if sources.message:
@@ -81,8 +80,7 @@ class Lanes:
     def register_targets(
         self, lane: str, targets: Callable[[], list[str]], pending_note: Callable[[], str] = lambda: ""
     ) -> None:
-        """Register what the lane builds when it is switched on; where that is nothing, or not all yet, say
-        so."""
+        """Register what the lane builds when it is switched on; say so if that is nothing, or not all."""
         self._targets[lane] = targets
         wanted = self.is_main_process and lane in self.config["lanes"]
         if wanted and (note := pending_note()):

@@ -90,8 +90,7 @@ class Placement:
 
 
 class Assignment:
-    """The append-only table item -> partition. A known item never moves; a new one fills its group's last
-    partition.
+    """The append-only table item -> partition. A known item never moves; a new one fills the last partition.
 
     `limit` bounds the sum of costs of a partition (a single dearer item gets one alone). The file is precious
     where placements mean more than grouping (the splits of a data set), so a damaged one is an error, never
@@ -113,7 +112,7 @@ class Assignment:
                     raise MillraceError(
                         f"{placement.item} is placed twice, and differently",
                         where=f"{self.path}, line {number}",
-                        remedy="Keep the line that is older in version control: a recording must not change its split",
+                        remedy="Keep the older line (see version control): a recording must not change its split",
                     )
 
     def _parse(self, number: int, row: Any) -> Placement:
@@ -132,7 +131,7 @@ class Assignment:
             raise MillraceError(
                 "this line of the assignment file is damaged",
                 where=f"{self.path}, line {number}",
-                remedy="Restore the file from version control: a new one would move recordings between splits",
+                remedy="Restore it from version control: a new one would move recordings between splits",
             ) from None
 
     def _enter(self, placement: Placement) -> None:
@@ -182,8 +181,7 @@ class Changes:
 
 
 def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any], suffix: str = ".json") -> Changes:
-    """Make `folder` hold exactly `contents` (id -> JSON value), writing only what differs and removing what
-    is gone."""
+    """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written."""
     folder = Path(folder)
     written = [
         name

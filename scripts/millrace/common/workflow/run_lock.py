@@ -1,7 +1,7 @@
-"""Who holds the workflow's lock. Snakemake's lock names files, not its holder, and outlives a run that is killed.
+"""Who holds the workflow's lock: Snakemake's own names files, not its holder, and outlives a killed run.
 
-So each main process of Millrace leaves a note while it lasts, named after its process and host. A later parse that finds
-the lock, and everybody who noted himself dead, says so; removing the lock stays the user's choice.
+So each main process of Millrace leaves a note while it lasts, named after its process and host. A later parse
+that finds the lock, and everybody who noted himself dead, says so; removing the lock stays the user's choice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_held() -> bool:
 
 
 def stale() -> str:
-    """What to tell the user if the lock is that of dead processes of this host; "" if it is not held, or unknown whose.
+    """What to tell the user if the lock is that of dead processes of this host, else "".
 
     Notes of the dead are removed once there is no lock.
     """

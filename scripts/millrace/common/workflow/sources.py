@@ -1,7 +1,7 @@
-"""The shape of every lane's sources: settings, partition files kept in step, digest tables, one line for people.
+"""The shape of every lane's sources: settings, partition files kept in step, digest tables, a message.
 
-A lane's `sources.py` says what its items are. It has a dataclass `Settings`, whose fields are keys of the lane's config,
-and `collect(settings, folder, table)`, which reads the sources and returns `Contents`.
+A lane's `sources.py` says what its items are. It has a dataclass `Settings`, whose fields are keys of the
+lane's config, and `collect(settings, folder, table)`, which reads the sources and returns `Contents`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tables = Callable[..., partitions.DigestCache]
 
 @dataclass
 class Sources:
-    """What the rules need: partition ids by group (a country, "tars"), and source files that rules read, by split.
+    """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
     `message` is one line for the user, or empty.
     """
@@ -33,7 +33,7 @@ class Sources:
 
 @dataclass
 class Contents:
-    """What a lane found: the content of each partition file by id, and their assignment, to be saved with them.
+    """What a lane found: the content of each partition file by id, and their assignment.
 
     `others` are more files of the same kind, by sub-folder and name: what belongs to no partition.
     """
@@ -70,9 +70,9 @@ def sync(
 ) -> Sources:
     """Bring the partition files under `folder` in step with a lane's sources, and return the partitions.
 
-    Files whose content is the same are not written. With `collect` returning None the lane needs no partitions. If the
-    sources are missing, everything stays as the last sync left it. Raises MillraceError for damaged sources and
-    assignments, OSError for what may not be read or written.
+    Files whose content is the same are not written. With `collect` returning None the lane needs no
+    partitions. If the sources are missing, everything stays as the last sync left it. Raises MillraceError
+    for damaged sources and assignments, OSError for what may not be read or written.
     """
     folder = Path(folder)
     tables: list[partitions.DigestCache] = []
