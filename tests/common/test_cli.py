@@ -42,14 +42,24 @@ def test_errors_read_well_with_and_without_their_parts(arguments, text):
     assert str(MillraceError(*arguments)) == text
 
 
-def test_a_full_disk_is_said_so(capsys):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "results/x.tar: the disk is full"),
+        (errno.EDQUOT, "results/x.tar: the disk is full"),
+        (errno.EROFS, "Name a place that may be written"),
+        (errno.EACCES, "Name a place that may be written"),
+        (errno.ENOENT, "snakemake --forcerun results/x.tar"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_with_the_remedy(capsys, number, words):
     @cli.step
     def main(argv=None):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/x.tar")
+        raise OSError(number, os.strerror(number), "results/x.tar")
 
     assert main([]) == 1
-    said = capsys.readouterr().err
-    assert "results/x.tar: the disk is full" in said and "Traceback" not in said
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "results/x.tar" in line and words in line
 
 
 def test_a_defect_is_not_hidden():
@@ -123,13 +133,10 @@ def test_progress_in_a_log_is_plain_lines(caplog):
     assert "malta: 2.50/10.00 hours (25 %)" in lines[0]
     assert "10.00/10.00" in lines[-1] and "(100 %)" in lines[-1] and "errors 4" in lines[-1]
     assert not any("\r" in line or "\x1b" in line for line in lines)
-
-
-def test_progress_between_intervals_is_silent_but_for_the_end(caplog):
-    caplog.set_level("INFO", logger="millrace")
+    # Between two intervals it is silent, but for the end.
+    caplog.clear()
     with cli.Progress(total=10, unit="rows", label="x", interval=3600) as progress:
-        for _ in range(10):
-            progress.advance(1)
+        progress.advance(1)
     assert len(caplog.records) == 1
 
 
@@ -152,20 +159,6 @@ def test_counts_and_objects_of_a_command_line():
             kind(text)
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [(errno.EROFS, "may be written"), (errno.EACCES, "may be written"), (errno.EDQUOT, "disk is full")],
-)
-def test_a_place_that_cannot_be_written_is_named(capsys, number, said):
-    @cli.step
-    def main(argv=None):
-        raise OSError(number, os.strerror(number), "runs/a")
-
-    assert main([]) == 1
-    told = capsys.readouterr().err
-    assert "runs/a" in told and said in told and "Traceback" not in told
-
-
 def test_an_interrupt_is_one_line(capsys):
     @cli.step
     def main(argv=None):
@@ -174,13 +167,3 @@ def test_an_interrupt_is_one_line(capsys):
     assert main([]) == 130
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1 and "interrupted" in said[0]
-
-
-def test_a_missing_file_is_one_line_with_the_way_to_have_it_made(capsys, tmp_path):
-    @cli.step
-    def main(argv=None):
-        (tmp_path / "ledger.json").read_bytes()
-
-    assert main([]) == 1
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and said[0].endswith(f"snakemake --forcerun {tmp_path / 'ledger.json'}")

@@ -83,7 +83,7 @@ class _Loop:
             raise MillraceError(
                 "the ranks have ended with different weights",
                 where=str(self.folder),
-                remedy="Does the model change weights without the optimiser, or leave parameters out of a step?",
+                remedy="Does the model change weights by itself, or leave parameters out of a step?",
             )
         resumed = found.step if found else None
         return Result(model, self.position, self.ranks, self.loss, self.evaluations, resumed, digest)

@@ -40,7 +40,7 @@ def validate_config(
     problem, which names the key, when something is wrong: a traceback out of a Snakefile helps nobody.
     """
     try:
-        if repeated := [line for path in files for line in _repeated_keys(Path(path))]:
+        if repeated := [line for path in files for line in _duplicate_keys(Path(path))]:
             raise MillraceError("\n".join(repeated))
         return checked_config(config, schemas, command_line)
     except MillraceError as error:
@@ -107,27 +107,24 @@ def _overlaid(below: Any, above: Any) -> Any:
     return {**below, **{key: _overlaid(below.get(key), value) for key, value in above.items()}}
 
 
-def _repeated_keys(path: Path) -> list[str]:
+def _duplicate_keys(path: Path) -> list[str]:
     """A line for every duplicate key: YAML keeps the last one, and drops whole sections."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        root = yaml.compose(
-            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
     except (OSError, ValueError, yaml.YAMLError):
         return []  # Snakemake has read it, so it is of a kind that is not ours to judge.
-    found, waiting = [], [("", root)]
+    problems, waiting = [], [("", root)]
     while waiting:
         above, node = waiting.pop(0)
         lines: dict[str, int] = {}
         for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
             name, line = f"{above}{key.value}", key.start_mark.line + 1
             if name in lines:
-                found.append(
-                    f"  {name}: stands twice in {path}, lines {lines[name]} and {line}; keep one of them"
-                )
+                problems.append(f"  {path}: duplicate key {name} (lines {lines[name]} and {line})")
             lines[name] = line
             waiting.append((f"{name}.", value))
-    return found
+    return problems
 
 
 def _with_defaults(section: dict, schema: dict) -> dict:

@@ -112,7 +112,7 @@ class Assignment:
                     raise MillraceError(
                         f"{placement.item} is placed twice, and differently",
                         where=f"{self.path}, line {number}",
-                        remedy="Keep the older line (see version control): a recording must not change its split",
+                        remedy="Keep the line that is older in git: a recording must not change its split",
                     )
 
     def _parse(self, number: int, row: Any) -> Placement:
