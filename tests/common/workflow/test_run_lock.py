@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -34,8 +35,8 @@ def test_the_lock_of_a_killed_run_is_named_with_the_remedy_and_stays():
 
 
 def test_a_zombie_is_dead():
-    zombie = subprocess.Popen([sys.executable, "-c", NOTED + "print(flush=True); os._exit(1)"], stdout=-1)
-    zombie.stdout.read()
+    zombie = subprocess.Popen([sys.executable, "-c", NOTED + "os._exit(1)"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
     assert f"process {zombie.pid}" in run_lock.stale()
     zombie.wait()
 
