@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from millrace.asr.models.registry import build, load
-from millrace.common.error_rates import count_errors
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, train
 
@@ -22,7 +21,7 @@ def test_it_learns_two_utterances():
     model = small()
     prepared = model.prepare(batch([2.0, 1.7]))
     references = [model.reference(text) for text in prepared.transcripts]
-    assert count_errors(references, model.eval().transcribe(prepared)).cer > 0.8
+    assert model.eval().transcribe(prepared) != references
     losses = train(model, prepared, 120, 1e-2)
     assert losses[-1] < 0.1 * losses[0]
     assert model.transcribe(prepared) == references
@@ -52,7 +51,7 @@ def test_loss_is_the_sum_over_characters_of_the_clips():
     torch.testing.assert_close(loss, sum(part[0] for part in parts), atol=1e-2, rtol=1e-4)
 
 
-def test_what_cannot_be_taught_is_left_out_and_told():
+def test_clips_that_cannot_be_learned_are_left_out_with_their_reason():
     model = small()
     prepared = model.prepare(batch([2.0, 0.1, 1.0, 1.0], [TEXTS[0], TEXTS[1], "?!", ""]))
     assert prepared.dropped == ((1, "text_too_long"), (2, "no_text"), (3, "no_text"))
@@ -63,7 +62,7 @@ def test_what_cannot_be_taught_is_left_out_and_told():
 
 
 @pytest.mark.parametrize("seconds", [[], [0.1], [0.001]])
-def test_batches_without_anything_usable_still_have_gradients(seconds):
+def test_batches_of_nothing_usable_have_zero_gradients(seconds):
     model = small()
     prepared = model.prepare(batch(seconds))
     loss, count = model(prepared)

@@ -1,4 +1,4 @@
-"""Characters, CTC paths, masks of prompts and padding."""
+"""Characters, CTC paths, masks of prompts, padding and augmentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millrace.asr.models.labels import (
     IGNORE,
     Characters,
-    ctc_frames,
+    drop_unfit,
     label_places,
     labelled,
     normalise,
@@ -61,7 +61,7 @@ def test_characters_do_not_depend_on_the_order_of_transcripts():
 
 def test_characters_write_what_they_know():
     vocabulary = Characters.from_transcripts(["hello world"])
-    assert vocabulary.decode(vocabulary.encode("Hello, WORLD!")) == "hello world"
+    assert vocabulary.encode("Hello, WORLD!") == [vocabulary.characters.index(c) + 1 for c in "hello world"]
     assert vocabulary.normalise("hello zebra") == "hello er"
     assert vocabulary.encode("ж ж") == []
     with pytest.raises(MillraceError, match="no character"):
@@ -72,8 +72,12 @@ def test_ctc_paths():
     vocabulary = Characters("abl")
     a, b, l = 1, 2, 3  # noqa: E741
     assert vocabulary.collapse([0, a, a, 0, b, l, l, 0, l, 0]) == "abll"
-    assert ctc_frames([a, b, l, l]) == 5
-    assert ctc_frames([]) == 0
+
+
+def test_labels_that_ctc_cannot_emit_are_emptied_with_their_reason():
+    labels = [[1, 2, 3, 3], [1, 2, 3, 3], [], [1]]
+    assert drop_unfit(labels, [5, 4, 9, 1], [10, 11, 12, 13]) == [(11, "text_too_long"), (12, "no_text")]
+    assert labels == [[1, 2, 3, 3], [], [], [1]]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

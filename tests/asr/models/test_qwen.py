@@ -9,13 +9,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import Qwen3ASRForConditionalGeneration
 
 from millrace.asr.models.labels import IGNORE
-from millrace.asr.models.qwen.attention import encode
 from millrace.asr.models.qwen.config import random_config, random_processor
-from millrace.asr.models.qwen.languages import language_name, tag, without_tag
-from millrace.asr.models.qwen.model import QwenModel, audio_tokens, window_ends
+from millrace.asr.models.qwen.encoder import encode, window_ends
+from millrace.asr.models.qwen.model import QwenModel
+from millrace.asr.models.qwen.prepare import language_name, tag, without_tag
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
-from tests.asr.clips import LANGUAGES, TEXTS, batch, train
+from tests.asr.clips import LANGUAGES, TEXTS, batch, sounds, train
 
 SECONDS = [3.3, 1.0, 0.2, 2.00503]
 
@@ -67,10 +67,9 @@ def test_inputs_are_those_of_the_published_processor(model):
     """Prompt, places for audio, mel and mask; also for clips under half a second."""
     clips = batch(SECONDS)
     prepared = model.prepare(clips)
-    sounds = [
-        sound[:length].numpy() for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)
+    conversations = [
+        [{"role": "user", "content": [{"type": "audio", "audio": sound}]}] for sound in sounds(clips)
     ]
-    conversations = [[{"role": "user", "content": [{"type": "audio", "audio": sound}]}] for sound in sounds]
     theirs = model.processor.apply_chat_template(
         conversations, tokenize=True, return_dict=True, add_generation_prompt=True, sampling_rate=16_000
     )
@@ -82,23 +81,33 @@ def test_inputs_are_those_of_the_published_processor(model):
         assert model.preparer.prompt(count) == ids.tolist()
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_loss_is_that_of_the_published_model(model, side):
-    """Its own loss from labels, with windows one by one and logits everywhere."""
-    texts = [*TEXTS[:3], "a much longer transcript than all of the others " * 3]
-    prepared = tiny(padding_side=side).prepare(batch([*SECONDS[:3], 9.5], texts))
+def published(model: QwenModel) -> Qwen3ASRForConditionalGeneration:
+    """transformers' own module with the same weights: windows one by one, logits everywhere."""
     plain = Qwen3ASRForConditionalGeneration(model.hf.config)
     plain.load_state_dict(model.hf.state_dict())
+    return plain.eval()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_loss_and_gradients_are_those_of_the_published_model(side):
+    model = tiny(padding_side=side).eval()
+    texts = [*TEXTS[:3], "a much longer transcript than all of the others " * 3]
+    prepared = model.prepare(batch([*SECONDS[:3], 9.5], texts))
+    plain = published(model)
     mel, mask = model.features(prepared)
-    found = plain.eval()(
+    theirs = plain(
         input_ids=prepared["input_ids"],
         attention_mask=prepared["attention_mask"],
         input_features=mel,
         input_features_mask=mask,
         labels=prepared["labels"],
-    )
+    ).loss
     loss, count = model(prepared)
-    torch.testing.assert_close(loss / count, found.loss, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(loss / count, theirs, atol=1e-5, rtol=1e-5)
+    theirs.backward()
+    (loss / count).backward()
+    for (name, one), other in zip(model.hf.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-4, msg=name)
 
 
 def test_padding_side_changes_no_loss():
@@ -113,22 +122,15 @@ def test_encoder_is_the_published_one(model, seconds):
     """Chunks of padding left out, windows in one call, lengths from the host: the same audio tokens in their
     order."""
     prepared = model.prepare(batch(seconds))
-    plain = Qwen3ASRForConditionalGeneration(model.hf.config)
-    plain.load_state_dict(model.hf.state_dict())
     mel, mask = model.features(prepared)
     with torch.no_grad():
-        theirs = plain.eval().model.audio_tower(mel, mask).last_hidden_state
-        longest = prepared.host["longest_window"]
-        places = (prepared["chunks"], prepared["heard"], prepared["window_ends"])
-        ours = encode(model.hf.model.audio_tower, mel, *places, longest)
+        theirs = published(model).model.audio_tower(mel, mask).last_hidden_state
+        ours = encode(model.hf.model.audio_tower, mel, prepared)
     assert ours.shape[0] == sum(prepared.host["audio_tokens"])
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-def test_audio_tokens_are_what_the_encoder_makes(model):
-    frames = torch.arange(1, 1700)
-    theirs = model.processor._get_audio_token_length(frames)
-    assert [audio_tokens(int(count)) for count in frames] == theirs.tolist()
+def test_windows_end_with_their_clips():
     assert window_ends([104, 105, 13], 104) == [0, 104, 208, 209, 222]
 
 
