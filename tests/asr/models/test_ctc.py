@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from millrace.asr.models.ctc_base import prepared_labels
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
-from tests.asr.clips import TEXTS, batch, train
+from tests.asr.clips import TEXTS, batch
 
 SMALL = {"channels": 8, "hidden": 64, "layers": 1, "dropout": 0.0}
 
@@ -15,16 +17,6 @@ SMALL = {"channels": 8, "hidden": 64, "layers": 1, "dropout": 0.0}
 def small(**options) -> torch.nn.Module:
     torch.manual_seed(3)
     return build("ctc", {**SMALL, **options}, TEXTS)
-
-
-def test_it_learns_two_utterances():
-    model = small()
-    prepared = model.prepare(batch([2.0, 1.7]))
-    references = [model.reference(text) for text in prepared.transcripts]
-    assert model.eval().transcribe(prepared) != references
-    losses = train(model, prepared, 120, 1e-2)
-    assert losses[-1] < 0.1 * losses[0]
-    assert model.transcribe(prepared) == references
 
 
 def test_a_clip_gives_the_same_in_any_batch():
@@ -51,6 +43,13 @@ def test_loss_is_the_sum_over_characters_of_the_clips():
     torch.testing.assert_close(loss, sum(part[0] for part in parts), atol=1e-2, rtol=1e-4)
 
 
+def test_labels_that_ctc_cannot_emit_are_dropped_with_their_reason():
+    labels, costs = [[1, 2, 3, 3], [1, 2, 3, 3], []], np.zeros(3)
+    prepared = prepared_labels(batch([1.0] * 3), {}, labels, [5, 4, 9], 0, costs, costs)
+    assert prepared.dropped == ((1, "text_too_long"), (2, "no_text"))
+    assert prepared.host["label_lengths"] == [4, 0, 0]
+
+
 def test_clips_that_cannot_be_learned_are_left_out_with_their_reason():
     model = small()
     prepared = model.prepare(batch([2.0, 0.1, 1.0, 1.0], [TEXTS[0], TEXTS[1], "?!", ""]))
@@ -61,7 +60,7 @@ def test_clips_that_cannot_be_learned_are_left_out_with_their_reason():
     assert len(model.transcribe(prepared)) == 4
 
 
-@pytest.mark.parametrize("seconds", [[], [0.1], [0.001]])
+@pytest.mark.parametrize("seconds", [[0.1], [0.001]])
 def test_batches_of_nothing_usable_have_zero_gradients(seconds):
     model = small()
     prepared = model.prepare(batch(seconds))
@@ -90,18 +89,6 @@ def test_augmentation_is_drawn_for_the_epoch_only():
     assert float(model(model.prepare(clips, 0))[0]) != float(model(model.prepare(clips))[0])
 
 
-def test_checkpointing_changes_no_gradient():
-    model = small(layers=2)
-    prepared = model.prepare(batch([2.0, 1.0]))
-    gradients = []
-    for _ in range(2):
-        model.zero_grad()
-        model.train()(prepared)[0].backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-        model.gradient_checkpointing_enable()
-    torch.testing.assert_close(gradients[0], gradients[1])
-
-
 def test_save_and_load(tmp_path):
     model = small(spec_augment=True, punctuation=True).eval()
     model.save_pretrained(tmp_path / "a")
@@ -124,18 +111,6 @@ def test_counts_for_the_meters():
     assert counts["audio_seconds"] == 3.0
     assert counts["padded_audio_seconds"] == 4.0
     assert (counts["tokens"], counts["padded_tokens"]) == (75, 100)
-    assert counts["flops"] == pytest.approx(float(model.flops([32_000, 16_000]).sum()))
+    alone = [model.prepare(batch([seconds])).counts["flops"] for seconds in (2.0, 1.0)]
+    assert counts["flops"] == sum(alone)
     assert counts["flops"] < counts["padded_flops"] < 1.4 * counts["flops"]
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_half_precision(whole):
-    model = small().train()
-    prepared = model.prepare(batch([2.0, 1.0]))
-    expected = model(prepared)[0]
-    model = model.bfloat16() if whole else model
-    with torch.autocast("cpu", torch.bfloat16, enabled=not whole):
-        loss, _ = model(prepared)
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
-    loss.backward()

@@ -9,10 +9,8 @@ from transformers import Wav2Vec2FeatureExtractor
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.registry import load
-from tests.asr.clips import TEXTS, batch, sounds, train
+from tests.asr.clips import TEXTS, batch, sounds
 from tests.asr.models import tiny
-
-SECONDS = [2.0, 1.5]
 
 
 @pytest.fixture
@@ -22,33 +20,6 @@ def make(tmp_path):
         return load(tiny.write(tmp_path / "tiny", model_type, TEXTS)).eval()
 
     return make
-
-
-@pytest.mark.parametrize("model_type", ["wav2vec2", "hubert", "wav2vec2-bert", "whisper"])
-def test_trains_saves_loads_and_transcribes(make, model_type, tmp_path):
-    model = make(model_type)
-    prepared = model.prepare(batch(SECONDS))
-    losses = train(model, prepared, 15, 3e-3)
-    assert losses[-1] < 0.8 * losses[0]
-    model.save_pretrained(tmp_path)
-    loaded = load(tmp_path).eval()
-    again = loaded.prepare(batch(SECONDS))
-    torch.testing.assert_close(loaded(again), model(prepared))
-    transcriptions = model.transcribe(prepared)
-    assert len(transcriptions) == 2
-    assert loaded.transcribe(again) == transcriptions
-
-
-@pytest.mark.parametrize("model_type", ["wav2vec2", "whisper"])
-def test_empty_batches_and_checkpointing(make, model_type):
-    model = make(model_type)
-    model.gradient_checkpointing_enable()
-    loss, count = model(model.prepare(batch([])))
-    loss.backward()
-    assert (float(loss.detach()), count) == (0.0, 0)
-    assert model.transcribe(model.prepare(batch([]))) == []
-    model.train()(model.prepare(batch([1.0])))[0].backward()
-    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
 def test_waveforms_are_normalised_as_the_extractor_does(make):
@@ -111,8 +82,8 @@ def test_decoder_labels_and_inputs(make):
     assert prepared.count == int((prepared["labels"] != IGNORE).sum())
     assert torch.isfinite(model(prepared)[0])
     # The encoder always runs on its whole window.
-    padded = model.flops([8 * 16_000] * 3, [prepared["decoder_input_ids"].shape[1]] * 3)
-    assert prepared.counts["padded_flops"] == padded.sum()
+    longer = model.prepare(batch([8.0, 9.0, 1.0], TEXTS)).counts
+    assert prepared.counts["padded_flops"] == longer["padded_flops"]
 
 
 def test_whispers_control_tokens_stand_before_the_text(make):

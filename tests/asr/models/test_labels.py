@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from millrace.asr.models.labels import (
     IGNORE,
     Characters,
-    drop_unfit,
     label_places,
     labelled,
     normalise,
@@ -72,12 +71,6 @@ def test_ctc_paths():
     vocabulary = Characters("abl")
     a, b, l = 1, 2, 3  # noqa: E741
     assert vocabulary.collapse([0, a, a, 0, b, l, l, 0, l, 0]) == "abll"
-
-
-def test_labels_that_ctc_cannot_emit_are_emptied_with_their_reason():
-    labels = [[1, 2, 3, 3], [1, 2, 3, 3], [], [1]]
-    assert drop_unfit(labels, [5, 4, 9, 1], [10, 11, 12, 13]) == [(11, "text_too_long"), (12, "no_text")]
-    assert labels == [[1, 2, 3, 3], [], [], [1]]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

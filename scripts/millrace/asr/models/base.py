@@ -110,12 +110,6 @@ class AsrModel(nn.Module, ABC):
         return " ".join(transcript.split())
 
     @abstractmethod
-    def flops(self, samples: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-        """float64 (B,): operations (two a multiplication and addition) of a forward pass over each clip
-        alone, from its length in samples and its number of text tokens; training costs about three times
-        that."""
-
-    @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:
         """Write weights, configuration and vocabulary to `folder`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import AsrModel, Prepared, meter_counts
+from millrace.asr.models.base import Prepared
+from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.files import read_config, read_weights, write_model
-from millrace.asr.models.labels import BLANK, Characters, ctc_loss, drop_unfit, normalise, padded_ids
+from millrace.asr.models.labels import BLANK, Characters, normalise
 from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
 from millrace.asr.models.spec_augment import SpecAugment
 from millrace.common.errors import MillraceError
@@ -62,33 +63,24 @@ class CtcPreparer:
         frames = [mel_frames(length) for length in lengths]
         steps = [subsampled(count) for count in frames]
         labels = [config.vocabulary.encode(text) for text in batch.transcripts]
-        dropped = drop_unfit(labels, steps, batch.sample_ids)
-        tensors = {
-            "targets": padded_ids(labels, BLANK + 1),
-            "frames": torch.tensor(frames, dtype=torch.int64),
-        }
+        tensors = {"frames": torch.tensor(frames, dtype=torch.int64)}
         if config.augment and epoch is not None:
             tensors["masks"] = config.augment.draw(config.seed, epoch, batch.sample_ids, frames, config.bins)
 
         # The GRUs run on packed sequences: padding costs convolutions only.
         conv, rest = ctc_flops(config, steps)
         padded_conv, _ = ctc_flops(config, [max(steps, default=0)] * len(steps))
-        counts = meter_counts(lengths, batch.audio.shape[1], steps, conv + rest, padded_conv + rest)
-        host = {"steps": steps, "label_lengths": [len(label) for label in labels]}
-        return Prepared(
-            batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped
-        )
+        flops, padded_flops = conv + rest, padded_conv + rest
+        return prepared_labels(batch, tensors, labels, steps, BLANK, flops, padded_flops)
 
 
-class CtcModel(AsrModel):
-    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters. The loss is a sum over characters.
+class CtcModel(CtcBase):
+    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters. A clip gives the same in any
+    batch."""
 
-    Clips whose text CTC cannot fit in their frames, and clips without text, take no part in it
-    (`Prepared.dropped`). What is behind the end of a clip never matters: a clip gives the same in any batch.
-    """
-
+    blank = BLANK
     model_types = (MODEL_TYPE,)
-    option_types = {
+    option_types: ClassVar = {
         **{
             field.name: field.type
             for field in fields(CtcConfig)
@@ -130,33 +122,18 @@ class CtcModel(AsrModel):
         self.checkpointing = True
 
     def log_probabilities(self, prepared: Prepared) -> torch.Tensor:
-        """float32 (B, steps, characters + 1); steps of 40 ms."""
+        # In steps of 40 ms.
         hidden = self._run(self._convolve, self._features(prepared), prepared["frames"])
         for gru, norm in zip(self.grus, self.norms, strict=True):
             hidden = self._run(_recur, gru, norm, self.dropout(hidden), prepared.host["steps"])
         return self.head(self.dropout(hidden)).float().log_softmax(-1)
 
-    def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
-        if not prepared.count:
-            return self.zero_loss(), 0
-        probabilities, host = self.log_probabilities(prepared), prepared.host
-        loss = ctc_loss(probabilities, prepared["targets"], host["steps"], host["label_lengths"], BLANK)
-        return loss, prepared.count
-
-    @torch.no_grad()
-    def transcribe(self, prepared: Prepared) -> list[str]:
-        if not len(prepared):
-            return []
-        paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
-        vocabulary, steps = self.config.vocabulary, prepared.host["steps"]
-        return [vocabulary.collapse(path[:count]) for path, count in zip(paths, steps, strict=True)]
+    def text_of(self, path: Sequence[int]) -> str:
+        return self.config.vocabulary.collapse(path)
 
     def reference(self, transcript: str) -> str:
         # With characters that the vocabulary lacks: never to write them is an error too.
         return normalise(transcript, self.config.vocabulary.case_fold, self.config.vocabulary.punctuation)
-
-    def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
-        return sum(ctc_flops(self.config, [subsampled(mel_frames(length)) for length in samples]))
 
     def save_pretrained(self, folder: str | Path) -> None:
         config = {**asdict(self.config), "model_type": MODEL_TYPE}

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import torch
-from torch.nn import functional as F
 
 from millrace.common.errors import MillraceError
 
@@ -83,42 +82,6 @@ class Characters:
 @lru_cache(maxsize=8)
 def _indices(characters: str) -> dict[str, int]:
     return {character: number + 1 for number, character in enumerate(characters)}
-
-
-def drop_unfit(
-    labels: list[list[int]], steps: Sequence[int], sample_ids: Sequence[int]
-) -> list[tuple[int, str]]:
-    """Empty the labels that CTC cannot learn in so many steps; return (sample id, reason) of each."""
-    dropped = []
-    for row, label in enumerate(labels):
-        # CTC emits one label a step, and a blank between equal neighbours.
-        needed = len(label) + sum(a == b for a, b in pairwise(label))
-        if not label or needed > steps[row]:
-            dropped.append((int(sample_ids[row]), "text_too_long" if label else "no_text"))
-            labels[row] = []
-    return dropped
-
-
-def ctc_loss(
-    log_probabilities: torch.Tensor,
-    targets: torch.Tensor,
-    steps: Sequence[int],
-    label_lengths: Sequence[int],
-    blank: int,
-) -> torch.Tensor:
-    """The CTC loss summed over a batch, of float32 (B, L, characters) and targets (B, N); rows without labels
-    take no part."""
-    losses = F.ctc_loss(
-        log_probabilities.transpose(0, 1),
-        targets,
-        tuple(steps),
-        tuple(label_lengths),
-        blank=blank,
-        reduction="none",
-        zero_infinity=True,
-    )
-    has_labels = torch.tensor([length > 0 for length in label_lengths]).to(losses.device, non_blocking=True)
-    return losses.where(has_labels, 0.0).sum()
 
 
 def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right") -> torch.Tensor:

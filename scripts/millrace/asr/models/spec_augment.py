@@ -13,7 +13,7 @@ from millrace.common.training import seeding
 
 @dataclass(frozen=True)
 class SpecAugment:
-    """`bands` bands of at most `band_bins` mel bins, and `spans` spans of at most `span_share` of the clip."""
+    """`bands` bands of at most `band_bins` mel bins, `spans` spans of at most `span_share` of the clip."""
 
     bands: int = 2
     band_bins: int = 12

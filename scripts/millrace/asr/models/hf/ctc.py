@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import Prepared, meter_counts
+from millrace.asr.models.base import Prepared
+from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.hf.features import HfFeatures
 from millrace.asr.models.hf.model import HfModel
-from millrace.asr.models.labels import ctc_loss, drop_unfit, padded_ids
 
 
 @dataclass
@@ -30,17 +29,11 @@ class HfCtcPreparer:
         steps = features.batch_steps(lengths, tensors)
         references = [self.reference(text) for text in batch.transcripts]
         labels = [self.tokenizer(text).input_ids if text else [] for text in references]
-        dropped = drop_unfit(labels, steps, batch.sample_ids)
-        tensors["targets"] = padded_ids(labels, 0 if self.tokenizer.pad_token_id else 1)  # never the blank
-        padded = features.flops([width] * len(lengths))
-        counts = meter_counts(lengths, width, steps, features.flops(lengths), padded)
-        host = {"steps": steps, "label_lengths": [len(label) for label in labels]}
-        return Prepared(
-            batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped
-        )
+        blank, padded = self.tokenizer.pad_token_id, features.flops([width] * len(lengths))
+        return prepared_labels(batch, tensors, labels, steps, blank, features.flops(lengths), padded)
 
     def reference(self, transcript: str) -> str:
-        """The transcript in the tokenizer's alphabet: in its case if it has only one, known characters only."""
+        """The transcript in the tokenizer's characters, and in its case if it has only one."""
         known = self.tokenizer.get_vocab()
         letters = [token for token in known if len(token) == 1]
         has_lower, has_upper = any(map(str.islower, letters)), any(map(str.isupper, letters))
@@ -50,8 +43,8 @@ class HfCtcPreparer:
         return " ".join("".join(c for c in text if c == " " or c in known).split())
 
 
-class HfCtcModel(HfModel):
-    """A transformers CTC head model. The loss is a sum over characters; clips it cannot fit take no part."""
+class HfCtcModel(CtcBase, HfModel):
+    """A transformers model with a CTC head."""
 
     model_types = (
         *("wav2vec2", "wav2vec2-conformer", "hubert", "wavlm", "data2vec-audio", "sew", "sew-d"),
@@ -65,6 +58,7 @@ class HfCtcModel(HfModel):
         hf.config.layerdrop = 0.0
         self.features = HfFeatures(processor.feature_extractor, hf.config)
         self.augmented = bool(getattr(hf.config, "apply_spec_augment", False))
+        self.blank = processor.tokenizer.pad_token_id
         self.preparer = HfCtcPreparer(processor.tokenizer, self.features)
 
     def save_parts(self, folder: Path) -> None:
@@ -72,30 +66,17 @@ class HfCtcModel(HfModel):
         super().save_parts(folder)
 
     def log_probabilities(self, prepared: Prepared) -> torch.Tensor:
-        """float32 (B, steps, tokens)."""
         config = self.hf.config
         # transformers' own SpecAugment refuses batches that are shorter than a span.
         config.apply_spec_augment = self.augmented and max(prepared.host["steps"]) > config.mask_time_length
         return self.hf(**self.features.on_device(prepared, self.hf.dtype)).logits.float().log_softmax(-1)
 
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
-        if not prepared.count:
-            return self.zero_loss(), 0
-        probabilities, host = self.log_probabilities(prepared), prepared.host
-        blank = self.processor.tokenizer.pad_token_id
-        loss = ctc_loss(probabilities, prepared["targets"], host["steps"], host["label_lengths"], blank)
-        return loss + self.zero_loss(), prepared.count
+        loss, count = super().forward(prepared)
+        return loss + self.zero_loss(), count  # other ranks wait for the gradients of unused parameters too
 
-    @torch.no_grad()
-    def transcribe(self, prepared: Prepared) -> list[str]:
-        if not len(prepared):
-            return []
-        paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
-        decode, steps = self.processor.tokenizer.decode, prepared.host["steps"]
-        return [" ".join(decode(path[:count]).split()) for path, count in zip(paths, steps, strict=True)]
+    def text_of(self, path: Sequence[int]) -> str:
+        return " ".join(self.processor.tokenizer.decode(path).split())
 
     def reference(self, transcript: str) -> str:
         return self.preparer.reference(transcript)
-
-    def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
-        return self.features.flops(samples)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
@@ -116,9 +114,6 @@ class Seq2SeqModel(HfModel):
         )
         texts = self.processor.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [" ".join(text.split()) for text in texts]
-
-    def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
-        return self.features.flops(samples, tokens)
 
 
 def language_code(language: str | None) -> str:

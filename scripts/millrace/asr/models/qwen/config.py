@@ -7,8 +7,8 @@ from typing import Any
 
 from millrace.asr.models.qwen.prepare import MARKER
 
-# Audio encoder and decoder of the published models, and a tiny one. The vocabulary is the texts', at least this
-# large.
+# What differs from the published 1.7B model, which transformers' defaults describe. The vocabulary is the
+# texts', at least this large.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "vocab_size": 0,
@@ -38,26 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
         },
         "text": {"hidden_size": 1024, "intermediate_size": 3072},
     },
-    "1.7b": {
-        "vocab_size": 151_936,
-        "audio": {
-            "d_model": 1024,
-            "encoder_layers": 24,
-            "encoder_attention_heads": 16,
-            "encoder_ffn_dim": 4096,
-        },
-        "text": {"hidden_size": 2048, "intermediate_size": 6144},
-    },
-}
-# Of both published models; transformers' defaults say the same.
-_TEXT = {
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 65_536,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
-    "tie_word_embeddings": True,
+    "1.7b": {"vocab_size": 151_936, "audio": {}, "text": {}},
 }
 EOS, PAD, BOS_TURN = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
 AUDIO = {
@@ -122,10 +103,12 @@ def random_config(size: str, tokenizer: Any) -> Any:
     """The Qwen3ASRConfig of a size of SIZES for this tokenizer."""
     from transformers import Qwen3ASRConfig
 
-    sizes, token = SIZES[size], tokenizer.convert_tokens_to_ids
-    vocab_size = max(sizes["vocab_size"], len(tokenizer))
-    text = {**_TEXT, **sizes["text"], "model_type": "qwen3", "vocab_size": vocab_size}
-    audio = {**sizes["audio"], "model_type": "qwen3_asr_encoder", "output_dim": text["hidden_size"]}
+    sizes, published, token = SIZES[size], Qwen3ASRConfig(), tokenizer.convert_tokens_to_ids
+    text = published.text_config.to_dict() | sizes["text"]
+    text["vocab_size"] = max(sizes["vocab_size"], len(tokenizer))
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1_000_000.0}
+    text["layer_types"] = None  # follow from the number of layers
+    audio = published.audio_config.to_dict() | sizes["audio"] | {"output_dim": text["hidden_size"]}
     return Qwen3ASRConfig(
         audio_config=audio,
         text_config=text,

@@ -8,8 +8,6 @@ lengths from the host and windows padded to the longest one, the numbers are the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch.nn import functional as F
 from transformers.models.qwen3_asr.modeling_qwen3_asr import (
@@ -18,8 +16,6 @@ from transformers.models.qwen3_asr.modeling_qwen3_asr import (
 )
 
 from millrace.asr.models.base import Prepared
-
-CHUNK_TOKENS = 13  # audio tokens of a whole chunk
 
 
 class WindowedAttention(Qwen3ASRAudioAttention):
@@ -61,11 +57,11 @@ class WindowedAttention(Qwen3ASRAudioAttention):
 
 
 def encode(encoder: torch.nn.Module, mel: torch.Tensor, prepared: Prepared) -> torch.Tensor:
-    """Output of a Qwen3ASREncoder for mel (B, bins, L), L a multiple of its chunk: (audio tokens of the batch,
-    width).
+    """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, L), L a multiple of
+    its chunk.
 
     Its own `forward` finds the valid tokens with `nonzero`, for which the host would wait in every step; here
-    they come from `layout`.
+    they come with the batch (see QwenPreparer).
     """
     count, bins, width = mel.shape
     chunk = 2 * encoder.n_window
@@ -79,27 +75,3 @@ def encode(encoder: torch.nn.Module, mel: torch.Tensor, prepared: Prepared) -> t
     for layer in encoder.layers:
         hidden = layer(hidden, prepared["window_ends"], max_seqlen=prepared.host["longest_window"])[0]
     return encoder.ln_post(hidden)
-
-
-def layout(
-    frames: Sequence[int], tokens: Sequence[int], chunk: int, width: int
-) -> tuple[list[int], list[int]]:
-    """Which chunks of a batch `width` frames wide hold sound, and where in these chunks' outputs the clips'
-    audio tokens are."""
-    chunks: list[int] = []
-    places: list[int] = []
-    for row, (clip_frames, clip_tokens) in enumerate(zip(frames, tokens, strict=True)):
-        first = len(chunks) * CHUNK_TOKENS
-        chunks += range(row * (width // chunk), row * (width // chunk) + -(-clip_frames // chunk))
-        # Only a clip's last chunk has fewer tokens than it has room for, so a clip's tokens are one run.
-        places += range(first, first + clip_tokens)
-    return chunks, places
-
-
-def window_ends(tokens: Sequence[int], window: int) -> list[int]:
-    """Cumulative ends, from 0, of the attention windows of clips of so many audio tokens."""
-    ends = [0]
-    for count in tokens:
-        first = ends[-1]
-        ends += [first + end for end in (*range(window, count, window), count)]
-    return ends

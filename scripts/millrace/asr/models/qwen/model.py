@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -15,10 +14,10 @@ from millrace.asr.models.base import Prepared
 from millrace.asr.models.files import OPTIONS, quieten, read_config
 from millrace.asr.models.hf.model import HfModel
 from millrace.asr.models.labels import padded_ids
-from millrace.asr.models.mel import HOP, SAMPLING_RATE, LogMel, padded_to
+from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
 from millrace.asr.models.qwen.config import random_config, random_processor
 from millrace.asr.models.qwen.encoder import WindowedAttention, encode
-from millrace.asr.models.qwen.prepare import MIN_SAMPLES, QwenOptions, QwenPreparer, without_tag
+from millrace.asr.models.qwen.prepare import QwenOptions, QwenPreparer, without_tag
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
@@ -29,7 +28,8 @@ class QwenModel(HfModel):
 
     model_types = ("qwen3_asr",)
     hf_classes = ("Qwen3ASRForConditionalGeneration", "Qwen3ASRProcessor")
-    option_types = folder_option_types = {field.name: field.type for field in fields(QwenOptions)}
+    option_types: ClassVar = {field.name: field.type for field in fields(QwenOptions)}
+    folder_option_types = option_types
 
     def __init__(self, hf: Any, processor: Any, **options: Any) -> None:
         super().__init__(hf, processor)
@@ -125,11 +125,3 @@ class QwenModel(HfModel):
         )
         texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
         return [without_tag(text) for text in texts]
-
-    def flops(self, samples: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-        preparer = self.preparer
-        frames = [max(length, MIN_SAMPLES) // HOP for length in samples]
-        heard = [preparer.audio_tokens(count) for count in frames]
-        around = len(preparer.prompt(0))
-        texts = [around + audio + text for audio, text in zip(heard, tokens, strict=True)]
-        return preparer.flops(frames, heard, texts)

@@ -16,17 +16,17 @@ from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared, meter_counts
 from millrace.asr.models.labels import label_places, labelled
 from millrace.asr.models.mel import LogMel
-from millrace.asr.models.qwen.encoder import CHUNK_TOKENS, layout, window_ends
 from millrace.common.errors import MillraceError
 
 MIN_SAMPLES = 8_000  # shorter clips get silence up to half a second, as in the published code
+CHUNK_TOKENS = 13  # audio tokens of a whole chunk
 MARKER = "<asr_text>"
 
-# ISO 639-2 and 639-3 codes and other names of Qwen3-ASR's languages, after transformers' ISO 639-1 codes.
+# Transformers' code of a language, then its ISO 639-2 and 639-3 codes and other names in use.
 _OTHER_NAMES = """
-ar ara, yue zh-hk, zh zho chi cmn mandarin, cs ces cze, da dan, nl nld dut, en eng, fil tl tgl tagalog, fi fin,
-fr fra fre, de deu ger, el ell gre, hi hin, hu hun, id ind, it ita, ja jpn, ko kor, mk mkd mac, ms msa may zsm,
-fa fas per farsi, pl pol, pt por, ro ron rum, ru rus, es spa, sv swe, th tha, tr tur, vi vie
+ar ara, yue zh-hk, zh zho chi cmn mandarin, cs ces cze, da dan, nl nld dut, en eng, fil tl tgl tagalog,
+fi fin, fr fra fre, de deu ger, el ell gre, hi hin, hu hun, id ind, it ita, ja jpn, ko kor, mk mkd mac,
+ms msa may zsm, fa fas per farsi, pl pol, pt por, ro ron rum, ru rus, es spa, sv swe, th tha, tr tur, vi vie
 """
 _LANGUAGES = {name.lower(): name for name in LANGUAGE_CODE_TO_NAME.values()} | {
     other: LANGUAGE_CODE_TO_NAME[names.split()[0]]
@@ -42,7 +42,7 @@ def language_name(language: str | None) -> str | None:
 
 
 def tag(language: str | None) -> str:
-    """What stands before the transcript in the answer: `language English<asr_text>`, or `language None...`."""
+    """What stands before the transcript in an answer: `language English<asr_text>`."""
     return f"language {language_name(language)}{MARKER}"
 
 
@@ -90,7 +90,6 @@ class QwenPreparer:
         self.window = audio["n_window_infer"] // self.chunk * CHUNK_TOKENS  # audio tokens
 
     def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        # Frames and audio tokens of the clips, each at least half a second.
         lengths = batch.lengths.tolist()
         width = max([MIN_SAMPLES, *lengths])
         frames = [self.mel.valid_frames(max(length, MIN_SAMPLES), width) for length in lengths]
@@ -102,17 +101,20 @@ class QwenPreparer:
         tensors = labelled(prompts, targets, self.tokenizer.pad_token_id, self.options.padding_side)
         tensors["places"], tensors["answers"] = label_places(tensors["labels"])
 
-        # Where the encoder finds sound, so that it need not ask the device.
-        padded_frames = -(-self.mel.frames(width) // self.chunk) * self.chunk
-        chunks, heard = layout(frames, tokens, self.chunk, padded_frames)
-        windows = window_ends(tokens, self.window)
+        # The chunks of the padded batch that hold sound, and where in their outputs the clips' tokens are: so
+        # the encoder need not ask the device.
+        starts = np.arange(0, self.mel.frames(width), self.chunk)
+        chunk_frames = (np.array(frames)[:, None] - starts).clip(0, self.chunk).ravel()
+        chunks = np.flatnonzero(chunk_frames)
+        chunk_tokens = self.audio_tokens(chunk_frames[chunks])
+        heard = np.flatnonzero(np.arange(CHUNK_TOKENS) < chunk_tokens[:, None])
         tensors |= {
-            "chunks": torch.tensor(chunks, dtype=torch.int64),
-            "heard": torch.tensor(heard, dtype=torch.int64),
+            "chunks": torch.from_numpy(chunks),
+            "heard": torch.from_numpy(heard),
             "frames": torch.tensor(frames, dtype=torch.int64),
-            "window_ends": torch.tensor(windows, dtype=torch.int32),
+            "window_ends": torch.tensor(window_ends(tokens, self.window), dtype=torch.int32),
         }
-        longest_window = max(np.diff(windows).tolist(), default=0)
+        longest_window = min(self.window, max(tokens, default=0))
         host = {"audio_tokens": tokens, "width": width, "longest_window": longest_window}
 
         # The encoder runs on real tokens, and on chunks that hold any: what padding costs is the decoder's.
@@ -122,9 +124,8 @@ class QwenPreparer:
         counts = meter_counts(lengths, width, texts, self.flops(frames, tokens, texts), padded)
         return Prepared(batch, tensors, count=len(tensors["answers"]), counts=counts, host=host)
 
-    def audio_tokens(self, frames: int) -> int:
-        """Tokens of a clip of `frames` mel frames: 13 a whole chunk, and what three strided convolutions leave
-        of the rest."""
+    def audio_tokens(self, frames: Any) -> Any:
+        """Tokens of a clip of `frames` mel frames, an int or an array."""
         return _get_feat_extract_output_lengths(frames, self.chunk // 2)
 
     def prompt(self, tokens: int) -> list[int]:
@@ -190,3 +191,12 @@ class QwenPreparer:
         layer = hidden * (2 * queries + 2 * keys) + 3 * hidden * text["intermediate_size"]
         decoder = text["num_hidden_layers"] * (read * layer + queries * read**2)
         return 2 * (mel * convolutions + encoder + projector + decoder)
+
+
+def window_ends(tokens: Sequence[int], window: int) -> list[int]:
+    """Cumulative ends, from 0, of the attention windows of clips of so many audio tokens."""
+    ends = [0]
+    for count in tokens:
+        first = ends[-1]
+        ends += [first + end for end in (*range(window, count, window), count)]
+    return ends

@@ -1,4 +1,4 @@
-"""The registry: names, folders, refusals; what all models share."""
+"""What all models do, and the registry: names, folders, refusals."""
 
 from __future__ import annotations
 
@@ -8,34 +8,111 @@ import orjson
 import pytest
 import torch
 
+from millrace.asr.models.base import AsrModel
 from millrace.asr.models.ctc import CtcModel
 from millrace.asr.models.registry import NAMES, build, load
 from millrace.common.errors import MillraceError
-from tests.asr.clips import TEXTS, batch
+from tests.asr.clips import TEXTS, batch, train
 from tests.asr.models import tiny
+
+SMALL = {"ctc": {"channels": 8, "hidden": 64, "dropout": 0.0}, "qwen3-asr-tiny": {"prompt": "Names: Ada"}}
+ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "wav2vec2-bert", "hubert", "whisper"]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """The small model of a name, or of a type of transformers, in evaluation mode."""
+
+    def make(name: str, texts: list[str] = TEXTS) -> AsrModel:
+        torch.manual_seed(5)
+        folder = name if name in NAMES else tiny.write(tmp_path / "tiny", name, texts)
+        return build(folder, SMALL.get(name), texts).eval()
+
+    return make
 
 
 @pytest.mark.parametrize("name", ["ctc", "qwen3-asr-tiny"])
-def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(name):
+def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(make, name):
     states = []
-    for texts in (TEXTS, TEXTS[::-1]):
-        torch.manual_seed(1)
-        model = build(name, {}, texts)
+    for model in (make(name), make(name, TEXTS[::-1])):
         states.append((model.state_dict(), model.prepare(batch([2.0, 1.0])).tensors))
     for one, two in zip(*states, strict=True):
         assert one.keys() == two.keys()
         assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-@pytest.mark.parametrize("name", ["ctc", "qwen3-asr-tiny", "whisper", "wav2vec2"])
-def test_the_host_part_travels_to_workers(name, tmp_path):
-    model = build(name if name in NAMES else tiny.write(tmp_path, name, TEXTS), {}, TEXTS)
+@pytest.mark.parametrize(
+    ("name", "steps", "lr", "share"),
+    [("ctc", 120, 1e-2, 0.1), ("qwen3-asr-tiny", 40, 5e-3, 0.3)]
+    + [(name, 15, 3e-3, 0.8) for name in ALL[2:]],
+)
+def test_it_learns_and_is_the_same_after_saving(make, tmp_path, name, steps, lr, share):
+    model = make(name)
+    prepared = model.prepare(batch([2.0, 1.5]))
+    losses = train(model, prepared, steps, lr)
+    assert losses[-1] < share * losses[0]
+    transcriptions = model.transcribe(prepared)
+    assert len(transcriptions) == 2
+    if name in NAMES:
+        assert transcriptions == [model.reference(text) for text in TEXTS[:2]]
+    model.save_pretrained(tmp_path / "saved" / "model")
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["model"]
+    loaded = load(tmp_path / "saved" / "model").eval()
+    again = loaded.prepare(batch([2.0, 1.5]))
+    assert all(torch.equal(again[key], prepared[key]) for key in prepared.tensors)
+    assert torch.equal(loaded(again)[0], model(prepared)[0])
+    assert loaded.transcribe(again) == transcriptions
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_empty_batches_have_zero_gradients(make, name):
+    model = make(name)
+    prepared = model.prepare(batch([]))
+    loss, count = model(prepared)
+    loss.backward()
+    assert (float(loss.detach()), count) == (0.0, 0)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
+    assert model.transcribe(prepared) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_checkpointing_changes_no_gradient(make, name):
+    model = make(name).train()
+    prepared = model.prepare(batch([2.0, 1.0]))
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        torch.manual_seed(1)  # the dropout's
+        model(prepared)[0].backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.gradient_checkpointing_enable()
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("whole", [False, True])
+def test_half_precision(make, name, whole):
+    model = make(name)
+    prepared = model.prepare(batch([2.0, 1.0]))
+    expected = model(prepared)[0]
+    model = model.bfloat16() if whole else model
+    with torch.autocast("cpu", torch.bfloat16, enabled=not whole):
+        loss, _ = model(prepared)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
+    loss.backward()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_host_part_travels_to_workers(make, name):
+    model = make(name)
     travelled = pickle.dumps(model.preparer)
     assert len(travelled) < 500_000
     prepared = pickle.loads(pickle.dumps(pickle.loads(travelled)(batch([1.0, 0.7]))))
     mine = model.prepare(batch([1.0, 0.7]))
     assert all(torch.equal(prepared[key], mine[key]) for key in mine.tensors)
-    assert torch.equal(model.eval()(prepared)[0], model(mine)[0])
+    assert torch.equal(model(prepared)[0], model(mine)[0])
     assert list(prepared.sample_ids) == [0, 1]
 
 
