@@ -77,4 +77,4 @@ class LogMel(nn.Module):
 
 def padded_to(audio: torch.Tensor, samples: int) -> torch.Tensor:
     """Audio (B, T) with zeros up to `samples`, if it is shorter."""
-    return F.pad(audio, (0, max(samples - audio.shape[1], 0)))
+    return F.pad(audio, (0, samples - audio.shape[1])) if audio.shape[1] < samples else audio

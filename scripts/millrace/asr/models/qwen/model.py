@@ -82,24 +82,27 @@ class QwenModel(HfModel):
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
-        model, ids = self.hf.model, prepared["input_ids"]
+        # The head runs only where there is an answer: the vocabulary is far wider than the model.
+        hidden = self._hidden(prepared).flatten(0, 1).index_select(0, prepared["places"])
+        logits = self.hf.lm_head(hidden).float()
+        return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
 
-        # The decoder reads embedded text, with the encoder's output at the places for audio.
+    def _hidden(self, prepared: Prepared) -> torch.Tensor:
+        """The decoder's last hidden states (B, L, H)."""
+        model, ids = self.hf.model, prepared["input_ids"]
         mel, _ = self.features(prepared)
         audio = model.multi_modal_projector(encode(model.audio_tower, mel, prepared))
+
+        # Embedded text, with the encoder's output at the places for audio.
         embedded = self.hf.get_input_embeddings()(ids)
         is_audio = (ids == self.hf.config.audio_token_id)[..., None]
         embedded = embedded.masked_scatter(is_audio, audio.to(embedded.dtype))
-        hidden = model.language_model(
+        return model.language_model(
             inputs_embeds=embedded,
             attention_mask=prepared["attention_mask"],
             use_cache=False,
             return_dict=True,
         ).last_hidden_state
-
-        # The head runs only where there is an answer: the vocabulary is far wider than the model.
-        logits = self.hf.lm_head(hidden.flatten(0, 1).index_select(0, prepared["places"])).float()
-        return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
 
     @torch.no_grad()
     def transcribe(self, prepared: Prepared) -> list[str]:
