@@ -15,7 +15,7 @@ from millrace.asr.models.qwen.model import QwenModel
 from millrace.asr.models.qwen.prepare import language_name, tag, without_tag
 from millrace.asr.models.registry import build
 from millrace.common.errors import MillraceError
-from tests.asr.clips import LANGUAGES, TEXTS, batch, sounds
+from tests.asr.clips import TEXTS, batch, sounds
 
 SECONDS = [3.3, 1.0, 0.2, 2.00503]
 
@@ -114,27 +114,21 @@ def test_encoder_is_the_published_one(model, seconds):
 
 
 @pytest.mark.parametrize(
-    ("language", "name"),
+    ("languages", "name"),
     [
-        *zip(LANGUAGES, ["English", "French", "Russian", "Spanish"], strict=True),
-        ("it", "Italian"),
-        ("English", "English"),
-        ("FRENCH", "French"),
-        ("en-US", "English"),
-        ("pt_BR", "Portuguese"),
-        ("eng", "English"),
-        (" zh-CN ", "Chinese"),
-        ("zh-HK", "Cantonese"),
-        ("ca", None),
-        ("", None),
-        (None, None),
-        ("xx-en", None),
+        (["en", "English", "en-US", "eng"], "English"),
+        (["fr", "FRENCH", "fra", "fre"], "French"),
+        ([" zh-CN ", "mandarin", "cmn"], "Chinese"),
+        (["yue", "zh-HK"], "Cantonese"),
+        (["pt_BR", "por"], "Portuguese"),
+        (["ca", "", None, "xx-en"], None),
     ],
 )
-def test_language_tags(language, name):
-    assert language_name(language) == name
-    assert tag(language) == f"language {name}<asr_text>"
-    assert without_tag(tag(language) + "some text") == "some text"
+def test_language_tags(languages, name):
+    for language in languages:
+        assert language_name(language) == name
+        assert tag(language) == f"language {name}<asr_text>"
+        assert without_tag(tag(language) + "some text") == "some text"
 
 
 def test_tag_mode_none_names_no_language():
@@ -146,10 +140,8 @@ def test_tag_mode_none_names_no_language():
 )
 def test_control_tokens_in_a_transcript_are_text(model, text):
     prepared = model.prepare(batch([1.0], [text]))
-    assert (
-        int((prepared["input_ids"] == model.hf.config.audio_token_id).sum())
-        == prepared.host["audio_tokens"][0]
-    )
+    places = prepared["input_ids"] == model.hf.config.audio_token_id
+    assert places.sum() == prepared.host["audio_tokens"][0]
     assert torch.isfinite(model(prepared)[0])
     written = " ".join(text.replace("<asr_text>", " ").split())
     assert decoded(model, text) == f"language English<asr_text>{written}<|im_end|>"
@@ -157,14 +149,6 @@ def test_control_tokens_in_a_transcript_are_text(model, text):
 
 def decoded(model: QwenModel, text: str) -> str:
     return model.processor.tokenizer.decode(model.preparer.target(text, "en"))
-
-
-@pytest.mark.parametrize(
-    "options", [{"language_tag_mode": "force"}, {"padding_side": "middle"}, {"colour": 1}]
-)
-def test_wrong_options_are_refused(options):
-    with pytest.raises(MillraceError):
-        build("qwen3-asr-tiny", options, TEXTS)
 
 
 def test_a_prompt_with_audio_tokens_is_refused():
@@ -183,7 +167,7 @@ def test_a_step_asks_the_device_for_nothing():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_padding_is_told_in_samples_tokens_and_flops(model):
+def test_padding_is_counted_in_samples_tokens_and_flops(model):
     prepared = model.prepare(batch(SECONDS))
     counts = prepared.counts
     assert counts["audio_seconds"] == pytest.approx(sum(SECONDS), abs=1e-3)

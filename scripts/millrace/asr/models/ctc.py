@@ -81,13 +81,8 @@ class CtcModel(CtcBase):
     blank = BLANK
     model_types = (MODEL_TYPE,)
     option_types: ClassVar = {
-        **{
-            field.name: field.type
-            for field in fields(CtcConfig)
-            if field.name not in ("vocabulary", "augment")
-        },
-        **dict.fromkeys(("case_fold", "punctuation", "spec_augment"), "bool"),
-    }
+        field.name: field.type for field in fields(CtcConfig) if field.name not in ("vocabulary", "augment")
+    } | dict.fromkeys(("case_fold", "punctuation", "spec_augment"), "bool")
 
     def __init__(self, config: CtcConfig) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import groupby
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from millrace.common.errors import MillraceError
 
@@ -88,13 +89,10 @@ def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right
     """int64 (B, L): sequences filled up with `fill` on the side that is named."""
     if side not in ("left", "right"):
         raise MillraceError(f"padding_side is {side!r}", remedy="Set it to left or right")
-    width = max(map(len, sequences), default=0)
-    out = torch.full((len(sequences), width), fill, dtype=torch.int64)
-    for row, sequence in enumerate(sequences):
-        if len(sequence):
-            place = slice(width - len(sequence), width) if side == "left" else slice(len(sequence))
-            out[row, place] = torch.tensor(sequence, dtype=torch.int64)
-    return out
+    rows = [torch.tensor(sequence, dtype=torch.int64) for sequence in sequences]
+    if not rows:
+        return torch.empty((0, 0), dtype=torch.int64)
+    return pad_sequence(rows, batch_first=True, padding_value=fill, padding_side=side)
 
 
 def labelled(
@@ -102,8 +100,8 @@ def labelled(
 ) -> dict[str, torch.Tensor]:
     """input_ids, attention_mask and labels, int64 (B, L), of prompt + target with padding on `side`.
 
-    Labels are IGNORE except at the targets. What is padding is known from the lengths,
-    never from the ids: a model whose pad token is its end token still learns to end.
+    Labels are IGNORE except at the targets. Padding follows from the lengths, never from the ids: a model
+    whose pad token is its end token still learns to end.
     """
     pairs = list(zip(prompts, targets, strict=True))
     ids = [[*prompt, *target] for prompt, target in pairs]

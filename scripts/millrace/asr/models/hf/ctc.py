@@ -25,8 +25,7 @@ class HfCtcPreparer:
 
     def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
         lengths, width, features = batch.lengths.tolist(), batch.audio.shape[1], self.features
-        tensors = features.on_host(batch)
-        steps = features.batch_steps(lengths, tensors)
+        tensors, steps = features.on_host(batch)
         references = [self.reference(text) for text in batch.transcripts]
         labels = [self.tokenizer(text).input_ids if text else [] for text in references]
         blank, padded = self.tokenizer.pad_token_id, features.flops([width] * len(lengths))

@@ -3,7 +3,7 @@ host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,19 @@ class HfFeatures:
             for kernel, stride in reversed(self.convolutions):
                 self.min_samples = (self.min_samples - 1) * stride + kernel
 
-    def on_host(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Tensors that must be computed before the batch goes to the device."""
-        if self.kind != "host" or batch.empty:
-            return {}
+    def on_host(self, batch: Batch) -> tuple[dict[str, torch.Tensor], list[int]]:
+        """Tensors that must be computed before the batch goes to the device, and the clips' encoder steps."""
         lengths = batch.lengths.tolist()
+        steps = [self.steps(length) for length in lengths]
+        if self.kind != "host" or batch.empty:
+            return {}, steps
         clips = [clip[:length].numpy() for clip, length in zip(batch.audio.cpu(), lengths, strict=True)]
         inputs = self.extractor(
             clips, sampling_rate=SAMPLING_RATE, padding=True, return_attention_mask=True, return_tensors="pt"
         )
-        return {f"hf_{name}": value for name, value in inputs.items()}
+        if "attention_mask" in inputs:
+            steps = inputs["attention_mask"].sum(1).clamp(min=1).tolist()
+        return {f"hf_{name}": value for name, value in inputs.items()}, steps
 
     def on_device(self, prepared: Prepared, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """Arguments of the model, in its dtype if they are not masks."""
@@ -82,13 +85,6 @@ class HfFeatures:
             # Too short a clip would have no frame at all, which these models cannot take.
             inputs["attention_mask"] = (places < lengths.clamp(min=self.min_samples)[:, None]).long()
         return inputs
-
-    def batch_steps(self, lengths: Sequence[int], tensors: Mapping[str, torch.Tensor]) -> list[int]:
-        """Encoder steps of clips of so many samples, one at least; `tensors` are those of `on_host`."""
-        mask = tensors.get("hf_attention_mask")
-        return (
-            [self.steps(length) for length in lengths] if mask is None else mask.sum(1).clamp(min=1).tolist()
-        )
 
     def steps(self, samples: int) -> int:
         """Encoder steps of a clip, one at least."""

@@ -28,7 +28,7 @@ class Seq2SeqPreparer:
 
     def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
         lengths, width, features = batch.lengths.tolist(), batch.audio.shape[1], self.features
-        tensors = features.on_host(batch)
+        tensors, _ = features.on_host(batch)
 
         # Clips and texts that the model cannot take have no label.
         labels, dropped = [], []
