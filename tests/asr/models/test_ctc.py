@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from millrace.asr.models.ctc import SpecAugment
 from millrace.asr.models.ctc_base import prepared_labels
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
@@ -114,3 +115,20 @@ def test_counts_for_the_meters():
     alone = [model.prepare(batch([seconds])).counts["flops"] for seconds in (2.0, 1.0)]
     assert counts["flops"] == sum(alone)
     assert counts["flops"] < counts["padded_flops"] < 1.4 * counts["flops"]
+
+
+def test_masks_of_spec_augment_have_addresses():
+    augment = SpecAugment(bands=2, band_bins=10, spans=2, span_share=0.2)
+    drawn = augment.draw(1, 0, [5, 6, 7], [100, 50, 1], 80)
+    assert torch.equal(drawn[1:2], augment.draw(1, 0, [6], [50], 80))  # whatever else is in the batch
+    assert not torch.equal(drawn, augment.draw(1, 1, [5, 6, 7], [100, 50, 1], 80))
+    widths = drawn[..., 1] - drawn[..., 0]
+    assert int(widths[:, :2].max()) <= 10
+    assert widths[0, 2:].max() <= 20
+    features = augment.apply(torch.ones(3, 80, 100), drawn)
+    for row in range(3):
+        for first, end in drawn[row, :2].tolist():
+            assert not features[row, first:end].any()
+        for first, end in drawn[row, 2:].tolist():
+            assert not features[row, :, first:end].any()
+    assert features.mean() > 0.5

@@ -1,4 +1,4 @@
-"""Characters, CTC paths, masks of prompts, padding and augmentation."""
+"""Characters, CTC paths, masks of prompts, padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from millrace.asr.models.labels import (
     normalise,
     padded_ids,
 )
-from millrace.asr.models.spec_augment import SpecAugment
 from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError
 
@@ -109,20 +108,3 @@ def test_error_counts_add_up():
     assert counts == ErrorCounts(character_edits=3, characters=9, word_edits=2, words=2)
     assert (counts + counts).cer == counts.cer == pytest.approx(3 / 9)
     assert count_errors([], []).cer == 0.0
-
-
-def test_masks_of_spec_augment_have_addresses():
-    augment = SpecAugment(bands=2, band_bins=10, spans=2, span_share=0.2)
-    drawn = augment.draw(1, 0, [5, 6, 7], [100, 50, 1], 80)
-    assert torch.equal(drawn[1:2], augment.draw(1, 0, [6], [50], 80))  # whatever else is in the batch
-    assert not torch.equal(drawn, augment.draw(1, 1, [5, 6, 7], [100, 50, 1], 80))
-    widths = drawn[..., 1] - drawn[..., 0]
-    assert int(widths[:, :2].max()) <= 10
-    assert widths[0, 2:].max() <= 20
-    features = augment.apply(torch.ones(3, 80, 100), drawn)
-    for row in range(3):
-        for first, end in drawn[row, :2].tolist():
-            assert not features[row, first:end].any()
-        for first, end in drawn[row, 2:].tolist():
-            assert not features[row, :, first:end].any()
-    assert features.mean() > 0.5
