@@ -49,6 +49,11 @@ def batch(
     )
 
 
+def sounds(clips: Batch) -> list[np.ndarray]:
+    """The clips of a batch without padding, as feature extractors take them."""
+    return [sound[:length].numpy() for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)]
+
+
 def train(model: torch.nn.Module, prepared: object, steps: int, lr: float) -> list[float]:
     """Losses per unit of `steps` AdamW steps on one batch."""
     optimiser, losses = torch.optim.AdamW(model.parameters(), lr), []

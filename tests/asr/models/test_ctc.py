@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from millrace.asr.models.ctc import SpecAugment
+from millrace.asr.models.ctc_base import prepared_labels
 from millrace.asr.models.registry import build, load
-from millrace.common.error_rates import count_errors
 from millrace.common.errors import MillraceError
-from tests.asr.clips import TEXTS, batch, train
+from tests.asr.clips import TEXTS, batch
 
 SMALL = {"channels": 8, "hidden": 64, "layers": 1, "dropout": 0.0}
 
@@ -16,16 +18,6 @@ SMALL = {"channels": 8, "hidden": 64, "layers": 1, "dropout": 0.0}
 def small(**options) -> torch.nn.Module:
     torch.manual_seed(3)
     return build("ctc", {**SMALL, **options}, TEXTS)
-
-
-def test_it_learns_two_utterances():
-    model = small()
-    prepared = model.prepare(batch([2.0, 1.7]))
-    references = [model.reference(text) for text in prepared.transcripts]
-    assert count_errors(references, model.eval().transcribe(prepared)).cer > 0.8
-    losses = train(model, prepared, 120, 1e-2)
-    assert losses[-1] < 0.1 * losses[0]
-    assert model.transcribe(prepared) == references
 
 
 def test_a_clip_gives_the_same_in_any_batch():
@@ -52,7 +44,14 @@ def test_loss_is_the_sum_over_characters_of_the_clips():
     torch.testing.assert_close(loss, sum(part[0] for part in parts), atol=1e-2, rtol=1e-4)
 
 
-def test_what_cannot_be_taught_is_left_out_and_told():
+def test_labels_that_ctc_cannot_emit_are_dropped_with_their_reason():
+    labels, costs = [[1, 2, 3, 3], [1, 2, 3, 3], []], np.zeros(3)
+    prepared = prepared_labels(batch([1.0] * 3), {}, labels, [5, 4, 9], 0, costs, costs)
+    assert prepared.dropped == ((1, "text_too_long"), (2, "no_text"))
+    assert prepared.host["label_lengths"] == [4, 0, 0]
+
+
+def test_clips_that_cannot_be_learned_are_left_out_with_their_reason():
     model = small()
     prepared = model.prepare(batch([2.0, 0.1, 1.0, 1.0], [TEXTS[0], TEXTS[1], "?!", ""]))
     assert prepared.dropped == ((1, "text_too_long"), (2, "no_text"), (3, "no_text"))
@@ -62,8 +61,8 @@ def test_what_cannot_be_taught_is_left_out_and_told():
     assert len(model.transcribe(prepared)) == 4
 
 
-@pytest.mark.parametrize("seconds", [[], [0.1], [0.001]])
-def test_batches_without_anything_usable_still_have_gradients(seconds):
+@pytest.mark.parametrize("seconds", [[0.1], [0.001]])
+def test_batches_of_nothing_usable_have_zero_gradients(seconds):
     model = small()
     prepared = model.prepare(batch(seconds))
     loss, count = model(prepared)
@@ -91,18 +90,6 @@ def test_augmentation_is_drawn_for_the_epoch_only():
     assert float(model(model.prepare(clips, 0))[0]) != float(model(model.prepare(clips))[0])
 
 
-def test_checkpointing_changes_no_gradient():
-    model = small(layers=2)
-    prepared = model.prepare(batch([2.0, 1.0]))
-    gradients = []
-    for _ in range(2):
-        model.zero_grad()
-        model.train()(prepared)[0].backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-        model.gradient_checkpointing_enable()
-    torch.testing.assert_close(gradients[0], gradients[1])
-
-
 def test_save_and_load(tmp_path):
     model = small(spec_augment=True, punctuation=True).eval()
     model.save_pretrained(tmp_path / "a")
@@ -125,18 +112,23 @@ def test_counts_for_the_meters():
     assert counts["audio_seconds"] == 3.0
     assert counts["padded_audio_seconds"] == 4.0
     assert (counts["tokens"], counts["padded_tokens"]) == (75, 100)
-    assert counts["flops"] == pytest.approx(float(model.flops([32_000, 16_000]).sum()))
+    alone = [model.prepare(batch([seconds])).counts["flops"] for seconds in (2.0, 1.0)]
+    assert counts["flops"] == sum(alone)
     assert counts["flops"] < counts["padded_flops"] < 1.4 * counts["flops"]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_half_precision(whole):
-    model = small().train()
-    prepared = model.prepare(batch([2.0, 1.0]))
-    expected = model(prepared)[0]
-    model = model.bfloat16() if whole else model
-    with torch.autocast("cpu", torch.bfloat16, enabled=not whole):
-        loss, _ = model(prepared)
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
-    loss.backward()
+def test_masks_of_spec_augment_have_addresses():
+    augment = SpecAugment(bands=2, band_bins=10, spans=2, span_share=0.2)
+    drawn = augment.draw(1, 0, [5, 6, 7], [100, 50, 1], 80)
+    assert torch.equal(drawn[1:2], augment.draw(1, 0, [6], [50], 80))  # whatever else is in the batch
+    assert not torch.equal(drawn, augment.draw(1, 1, [5, 6, 7], [100, 50, 1], 80))
+    widths = drawn[..., 1] - drawn[..., 0]
+    assert int(widths[:, :2].max()) <= 10
+    assert widths[0, 2:].max() <= 20
+    features = augment.apply(torch.ones(3, 80, 100), drawn)
+    for row in range(3):
+        for first, end in drawn[row, :2].tolist():
+            assert not features[row, first:end].any()
+        for first, end in drawn[row, 2:].tolist():
+            assert not features[row, :, first:end].any()
+    assert features.mean() > 0.5

@@ -1,4 +1,4 @@
-"""Characters, CTC paths, masks of prompts and padding."""
+"""Characters, CTC paths, masks of prompts, padding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from millrace.asr.models.labels import (
     IGNORE,
     Characters,
-    ctc_frames,
     label_places,
     labelled,
     normalise,
     padded_ids,
 )
-from millrace.asr.models.spec_augment import SpecAugment
 from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError
 
@@ -61,7 +59,7 @@ def test_characters_do_not_depend_on_the_order_of_transcripts():
 
 def test_characters_write_what_they_know():
     vocabulary = Characters.from_transcripts(["hello world"])
-    assert vocabulary.decode(vocabulary.encode("Hello, WORLD!")) == "hello world"
+    assert vocabulary.encode("Hello, WORLD!") == [vocabulary.characters.index(c) + 1 for c in "hello world"]
     assert vocabulary.normalise("hello zebra") == "hello er"
     assert vocabulary.encode("ж ж") == []
     with pytest.raises(MillraceError, match="no character"):
@@ -72,8 +70,6 @@ def test_ctc_paths():
     vocabulary = Characters("abl")
     a, b, l = 1, 2, 3  # noqa: E741
     assert vocabulary.collapse([0, a, a, 0, b, l, l, 0, l, 0]) == "abll"
-    assert ctc_frames([a, b, l, l]) == 5
-    assert ctc_frames([]) == 0
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -112,20 +108,3 @@ def test_error_counts_add_up():
     assert counts == ErrorCounts(character_edits=3, characters=9, word_edits=2, words=2)
     assert (counts + counts).cer == counts.cer == pytest.approx(3 / 9)
     assert count_errors([], []).cer == 0.0
-
-
-def test_masks_of_spec_augment_have_addresses():
-    augment = SpecAugment(bands=2, band_bins=10, spans=2, span_share=0.2)
-    drawn = augment.draw(1, 0, [5, 6, 7], [100, 50, 1], 80)
-    assert torch.equal(drawn[1:2], augment.draw(1, 0, [6], [50], 80))  # whatever else is in the batch
-    assert not torch.equal(drawn, augment.draw(1, 1, [5, 6, 7], [100, 50, 1], 80))
-    widths = drawn[..., 1] - drawn[..., 0]
-    assert int(widths[:, :2].max()) <= 10
-    assert widths[0, 2:].max() <= 20
-    features = augment.apply(torch.ones(3, 80, 100), drawn)
-    for row in range(3):
-        for first, end in drawn[row, :2].tolist():
-            assert not features[row, first:end].any()
-        for first, end in drawn[row, 2:].tolist():
-            assert not features[row, :, first:end].any()
-    assert features.mean() > 0.5

@@ -1,12 +1,12 @@
-"""What every speech recogniser here can do: prepare a batch, its loss, transcribe, save."""
+"""The interface of a speech recogniser: prepare a batch, its loss, transcribe, save and load."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from millrace.asr.models.mel import SAMPLING_RATE
 
 
 class Prepared:
-    """A batch as a model takes it: named tensors, and beside them what the host must know without asking the
-    device.
+    """A batch as a model takes it: named tensors, and what the host must know without asking the device.
 
     No mapping and no dataclass, so that wrappers which cast what they recognise leave the audio float32.
     audio: float32 (B, T); lengths: int64 (B,); others are the model's. `count` is what the loss is a sum
-    over; `dropped` the (sample id, reason) of what takes no part in the loss; `counts` is for the meters: x
-    and padded_x in audio_seconds, tokens and flops (of a forward pass), unlearned_<reason> of `dropped`,
-    unusable_<reason> of what the batch lacks.
+    over; `dropped` the (sample id, reason) of what takes no part in the loss; `counts` is for the meters:
+    those of `meter_counts`, unlearned_<reason> of `dropped`, unusable_<reason> of what the batch lacks.
     """
 
     def __init__(
@@ -40,9 +38,9 @@ class Prepared:
         self.tensors = {"audio": batch.audio, "lengths": batch.lengths, **tensors}
         self.count = 0 if batch.filler else count
         self.counts, self.host, self.dropped = dict(counts), dict(host or {}), tuple(dropped)
-        left_out = [f"unlearned_{reason}" for _, reason in self.dropped]
-        left_out += [f"unusable_{sample.reason}" for sample in batch.bad]
-        self.counts |= {name: float(count) for name, count in Counter(left_out).items()}
+        reasons = [f"unlearned_{reason}" for _, reason in self.dropped]
+        reasons += [f"unusable_{sample.reason}" for sample in batch.bad]
+        self.counts |= {name: float(number) for name, number in Counter(reasons).items()}
         self.step, self.filler, self.sample_ids = batch.step, batch.filler, np.asarray(batch.sample_ids)
         self.transcripts, self.languages = list(batch.transcripts), list(batch.languages)
 
@@ -69,14 +67,30 @@ class Preparer(Protocol):
     """The host's part of a model, without weights: small enough to travel to a worker."""
 
     def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        """With `epoch`, what is random about training is drawn for (seed, epoch, sample id); without, nothing
-        is."""
+        """With `epoch`, augmentation is drawn for (seed, epoch, sample id); without, there is none."""
 
 
 class AsrModel(nn.Module, ABC):
-    """A speech recogniser. `preparer` is its host part."""
+    """A speech recogniser. `preparer` is its host part.
 
+    The registry asks for `model_types`, the values of config.json's model_type that the class reads, and for
+    the options of a new model and of one from a folder: name -> type, as annotations name it.
+    """
+
+    model_types: ClassVar[Collection[str]]
+    option_types: ClassVar[Mapping[str, str]] = {}
+    folder_option_types: ClassVar[Mapping[str, str]] = {}
     preparer: Preparer
+
+    @classmethod
+    def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> AsrModel:
+        """A model with random weights, for classes that have names in the registry."""
+        raise NotImplementedError(f"{cls.__name__} is only read from folders")
+
+    @classmethod
+    @abstractmethod
+    def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> AsrModel:
+        """The model saved in `folder`. Raises MillraceError for a folder without a whole model."""
 
     def prepare(self, batch: Batch, epoch: int | None = None) -> Prepared:
         """Labels, masks and counts of a batch; on the host, best before the batch goes to the device."""
@@ -94,12 +108,6 @@ class AsrModel(nn.Module, ABC):
     def reference(self, transcript: str) -> str:
         """The transcript as this model is taught to write it: what transcriptions are compared with."""
         return " ".join(transcript.split())
-
-    @abstractmethod
-    def flops(self, samples: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-        """Floating-point operations (two a multiplication and addition) of a forward pass over each clip
-        alone, from its length in samples and its number of text tokens; training costs about three times
-        that."""
 
     @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:
@@ -123,9 +131,18 @@ class AsrModel(nn.Module, ABC):
         return torch.stack(trained).nan_to_num(0.0, 0.0, 0.0).sum() * 0.0
 
 
-def audio_counts(lengths: Sequence[int], width: int) -> dict[str, float]:
-    """Seconds of audio, and of the padded tensor `width` samples wide."""
+def meter_counts(
+    lengths: Sequence[int], width: int, tokens: Sequence[int], flops: np.ndarray, padded_flops: np.ndarray
+) -> dict[str, float]:
+    """x and padded_x in audio_seconds, tokens and flops (of a forward pass) of a batch.
+
+    lengths: samples of the clips, padded to `width`; tokens: of the clips, padded to the longest.
+    """
     return {
         "audio_seconds": sum(lengths) / SAMPLING_RATE,
         "padded_audio_seconds": len(lengths) * width / SAMPLING_RATE,
+        "tokens": sum(tokens),
+        "padded_tokens": len(tokens) * max(tokens, default=0),
+        "flops": float(flops.sum()),
+        "padded_flops": float(padded_flops.sum()),
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,20 +15,59 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import AsrModel, Prepared, audio_counts
+from millrace.asr.models.base import Prepared
+from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.files import read_config, read_weights, write_model
-from millrace.asr.models.labels import BLANK, Characters, drop_unfit, normalise, padded_ids
+from millrace.asr.models.labels import BLANK, Characters, normalise
 from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
-from millrace.asr.models.spec_augment import SpecAugment
 from millrace.common.errors import MillraceError
+from millrace.common.training import seeding
 
 MODEL_TYPE = "millrace_ctc"
 
 
 @dataclass(frozen=True)
+class SpecAugment:
+    """SpecAugment (Park et al. 2019): bands of frequency and spans of time set to zero.
+
+    `bands` bands of at most `band_bins` mel bins, `spans` spans of at most `span_share` of the clip.
+    """
+
+    bands: int = 2
+    band_bins: int = 12
+    spans: int = 2
+    span_share: float = 0.05
+
+    def draw(
+        self, seed: int, epoch: int, sample_ids: Sequence[int], frames: Sequence[int], bins: int
+    ) -> torch.Tensor:
+        """int64 (B, bands + spans, 2): first and end of what is masked, in bins for bands, in frames for
+        spans; drawn for (seed, epoch, sample id), whatever else is in the batch."""
+        masks = np.zeros((len(sample_ids), self.bands + self.spans, 2), dtype=np.int64)
+        for row, (sample_id, length) in enumerate(zip(sample_ids, frames, strict=True)):
+            draws = seeding.generator(seed, "spec_augment", epoch, int(sample_id))
+            sides = [(bins, min(self.band_bins, bins))] * self.bands
+            sides += [(length, int(self.span_share * length))] * self.spans
+            for number, (size, max_width) in enumerate(sides):
+                width = int(draws.integers(0, max_width + 1))
+                first = int(draws.integers(0, max(size - width, 0) + 1))
+                masks[row, number] = first, first + width
+        return torch.from_numpy(masks)
+
+    def apply(self, features: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+        """Features (B, bins, L) with zeros inside the masks of `draw`."""
+        bins = torch.arange(features.shape[1], device=features.device)
+        frames = torch.arange(features.shape[2], device=features.device)
+        bands, spans = masks[:, : self.bands], masks[:, self.bands :]
+        in_band = ((bins >= bands[..., :1]) & (bins < bands[..., 1:])).any(1)
+        in_span = ((frames >= spans[..., :1]) & (frames < spans[..., 1:])).any(1)
+        return features.masked_fill(in_band[:, :, None] | in_span[:, None], 0.0)
+
+
+@dataclass(frozen=True)
 class CtcConfig:
-    """Sizes of the model. One recurrent layer learns fastest where there is little speech and time: two stay
-    at writing blanks for three times as many steps."""
+    """Sizes of the model. One recurrent layer learns fastest from little speech: two write nothing but blanks
+    for three times as many steps."""
 
     vocabulary: Characters
     bins: int = 80
@@ -61,33 +101,26 @@ class CtcPreparer:
         frames = [mel_frames(length) for length in lengths]
         steps = [subsampled(count) for count in frames]
         labels = [config.vocabulary.encode(text) for text in batch.transcripts]
-        dropped = drop_unfit(labels, steps, batch.sample_ids)
-        tensors = {"targets": padded_ids(labels, BLANK + 1)}
+        tensors = {"frames": torch.tensor(frames, dtype=torch.int64)}
         if config.augment and epoch is not None:
             tensors["masks"] = config.augment.draw(config.seed, epoch, batch.sample_ids, frames, config.bins)
-        width = batch.audio.shape[1]
-        counts = audio_counts(lengths, width)
-        counts |= {"tokens": sum(steps), "padded_tokens": len(steps) * max(steps, default=0)}
-        alone, together = (
-            ctc_flops(config, count) for count in (steps, [max(steps, default=0)] * len(steps))
-        )
+
         # The GRUs run on packed sequences: padding costs convolutions only.
-        counts |= {
-            "flops": float(alone.total.sum()),
-            "padded_flops": float((together.conv + alone.rest).sum()),
-        }
-        host = {"steps": steps, "label_lengths": [len(label) for label in labels]}
-        return Prepared(
-            batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped
-        )
+        conv, rest = ctc_flops(config, steps)
+        padded_conv, _ = ctc_flops(config, [max(steps, default=0)] * len(steps))
+        flops, padded_flops = conv + rest, padded_conv + rest
+        return prepared_labels(batch, tensors, labels, steps, BLANK, flops, padded_flops)
 
 
-class CtcModel(AsrModel):
-    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters. The loss is a sum over characters.
+class CtcModel(CtcBase):
+    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters. A clip gives the same in any
+    batch."""
 
-    Clips whose text CTC cannot fit in their frames, and clips without text, take no part in it
-    (`Prepared.dropped`). What is behind the end of a clip never matters: a clip gives the same in any batch.
-    """
+    blank = BLANK
+    model_types = (MODEL_TYPE,)
+    option_types: ClassVar = {
+        field.name: field.type for field in fields(CtcConfig) if field.name not in ("vocabulary", "augment")
+    } | dict.fromkeys(("case_fold", "punctuation", "spec_augment"), "bool")
 
     def __init__(self, config: CtcConfig) -> None:
         super().__init__()
@@ -110,61 +143,40 @@ class CtcModel(AsrModel):
         nn.init.zeros_(self.head.bias)
         self.checkpointing = False
 
+    @classmethod
+    def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> CtcModel:
+        sizes = dict(options)
+        text = {key: sizes.pop(key) for key in ("case_fold", "punctuation") if key in sizes}
+        augment = SpecAugment() if sizes.pop("spec_augment", False) else None
+        vocabulary = Characters.from_transcripts(transcripts, **text)
+        return cls(CtcConfig(vocabulary=vocabulary, augment=augment, **sizes))
+
     def gradient_checkpointing_enable(self) -> None:
         self.checkpointing = True
 
     def log_probabilities(self, prepared: Prepared) -> torch.Tensor:
-        """float32 (B, steps, characters + 1); steps of 40 ms."""
-        steps = prepared.host["steps"]
-        features = self._features(prepared)
-        hidden = self._run(self._convolve, features, prepared["lengths"])
+        # In steps of 40 ms.
+        hidden = self._run(self._convolve, self._features(prepared), prepared["frames"])
         for gru, norm in zip(self.grus, self.norms, strict=True):
-            hidden = self._run(_recur, gru, norm, self.dropout(hidden), steps)
+            hidden = self._run(_recur, gru, norm, self.dropout(hidden), prepared.host["steps"])
         return self.head(self.dropout(hidden)).float().log_softmax(-1)
 
-    def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
-        if not prepared.count:
-            return self.zero_loss(), 0
-        probabilities = self.log_probabilities(prepared)
-        host = prepared.host
-        losses = F.ctc_loss(
-            probabilities.transpose(0, 1),
-            prepared["targets"],
-            tuple(host["steps"]),
-            tuple(host["label_lengths"]),
-            blank=BLANK,
-            reduction="none",
-            zero_infinity=True,
-        )
-        taught = torch.tensor([length > 0 for length in host["label_lengths"]]).to(
-            losses.device, non_blocking=True
-        )
-        return losses.where(taught, 0.0).sum(), prepared.count
-
-    @torch.no_grad()
-    def transcribe(self, prepared: Prepared) -> list[str]:
-        if not len(prepared):
-            return []
-        paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
-        vocabulary, steps = self.config.vocabulary, prepared.host["steps"]
-        return [vocabulary.collapse(path[:count]) for path, count in zip(paths, steps, strict=True)]
+    def text_of(self, path: Sequence[int]) -> str:
+        return self.config.vocabulary.collapse(path)
 
     def reference(self, transcript: str) -> str:
         # With characters that the vocabulary lacks: never to write them is an error too.
         return normalise(transcript, self.config.vocabulary.case_fold, self.config.vocabulary.punctuation)
-
-    def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
-        return ctc_flops(self.config, [subsampled(mel_frames(length)) for length in samples]).total
 
     def save_pretrained(self, folder: str | Path) -> None:
         config = {**asdict(self.config), "model_type": MODEL_TYPE}
         write_model(folder, config, self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> CtcModel:
-        """Raises MillraceError for a folder that holds no such model."""
-        saved = read_config(folder, MODEL_TYPE)
+    def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> CtcModel:
+        saved = read_config(folder)
         try:
+            del saved["model_type"]
             vocabulary = Characters(**saved.pop("vocabulary"))
             augment = saved.pop("augment", None)
             augment = SpecAugment(**augment) if augment else None
@@ -183,10 +195,12 @@ class CtcModel(AsrModel):
         audio = prepared["audio"]
         # Silence behind the longest clip too, so that its last frames are those it has in any other batch.
         features = self.mel(padded_to(audio, audio.shape[1] + N_FFT))
-        frames = _mel_frames(prepared["lengths"])
         features = features[..., : mel_frames(audio.shape[1])]
+
+        # Mean and variance of each clip's own frames.
+        frames = prepared["frames"]
         inside = (torch.arange(features.shape[-1], device=audio.device) < frames[:, None])[:, None]
-        count = frames.clamp(min=1)[:, None, None]
+        count = frames[:, None, None]
         mean = (features * inside).sum(-1, keepdim=True) / count
         centred = (features - mean) * inside
         features = centred / (centred.square().sum(-1, keepdim=True) / count + 1e-4).sqrt()
@@ -194,38 +208,17 @@ class CtcModel(AsrModel):
             features = self.config.augment.apply(features, prepared["masks"])
         return features.to(self.head.weight.dtype)
 
-    def _convolve(self, features: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        frames = subsampled(_mel_frames(lengths), 1)
-        hidden = _without_tail(F.relu(self.conv1(features[:, None].transpose(2, 3))), frames)
-        hidden = F.relu(self.conv2(hidden))
+    def _convolve(self, features: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+        hidden = F.relu(self.conv1(features[:, None].transpose(2, 3)))
+        # The first convolution writes into the frame behind the end, which the second one would read.
+        inside = torch.arange(hidden.shape[2], device=hidden.device) < subsampled(frames, 1)[:, None]
+        hidden = F.relu(self.conv2(hidden * inside[:, None, :, None]))
         return self.norm(self.project(hidden.transpose(1, 2).flatten(2)))
 
-    def _run(self, function: object, *arguments: object) -> torch.Tensor:
+    def _run(self, function: Callable[..., torch.Tensor], *arguments: object) -> torch.Tensor:
         if self.checkpointing and self.training:
             return checkpoint(function, *arguments, use_reentrant=False)
         return function(*arguments)
-
-
-def mel_frames(samples: int) -> int:
-    """Mel frames of a clip: those that begin inside it, one at least."""
-    return max(-(-samples // HOP), 1)
-
-
-def _mel_frames(samples: torch.Tensor) -> torch.Tensor:
-    return torch.div(samples + HOP - 1, HOP, rounding_mode="floor").clamp(min=1)
-
-
-def subsampled(frames: int, times: int = 2) -> int:
-    """What `times` convolutions of stride 2, kernel 3 and padding 1 leave of `frames` (an int or a
-    tensor)."""
-    for _ in range(times):
-        frames = (frames - 1) // 2 + 1
-    return frames
-
-
-def _without_tail(hidden: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-    inside = torch.arange(hidden.shape[2], device=hidden.device) < frames[:, None]
-    return hidden * inside[:, None, :, None]
 
 
 def _recur(gru: nn.GRU, norm: nn.LayerNorm, hidden: torch.Tensor, steps: list[int]) -> torch.Tensor:
@@ -233,25 +226,31 @@ def _recur(gru: nn.GRU, norm: nn.LayerNorm, hidden: torch.Tensor, steps: list[in
     return norm(pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=hidden.shape[1])[0])
 
 
-@dataclass(frozen=True)
-class CtcFlops:
-    """Per clip, float64 (B,): the convolutions, and the rest."""
-
-    conv: np.ndarray
-    rest: np.ndarray
-
-    @property
-    def total(self) -> np.ndarray:
-        return self.conv + self.rest
+def mel_frames(samples: int) -> int:
+    """Mel frames of a clip: those that begin inside it, one at least."""
+    return max(-(-samples // HOP), 1)
 
 
-def ctc_flops(config: CtcConfig, steps: Sequence[int]) -> CtcFlops:
-    """Operations of a forward pass over clips of `steps` steps of 40 ms."""
+def subsampled(frames: int | torch.Tensor, times: int = 2) -> int | torch.Tensor:
+    """What `times` convolutions of stride 2, kernel 3 and padding 1 leave of `frames`."""
+    for _ in range(times):
+        frames = (frames - 1) // 2 + 1
+    return frames
+
+
+def ctc_flops(config: CtcConfig, steps: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Operations of a forward pass over clips of `steps` steps of 40 ms: the convolutions, and the rest; both
+    float64 (B,)."""
     count = np.asarray(steps, dtype=np.float64)
-    channels, width, hidden = config.channels, subsampled(config.bins, 1), config.hidden
-    conv = 2 * 9 * channels * 2 * width + 2 * 9 * channels**2 * subsampled(config.bins)
-    rest = 2 * channels * subsampled(config.bins) * hidden
+    channels, hidden, bins = config.channels, config.hidden, subsampled(config.bins)
+
+    # Kernels of 3x3; a step of 40 ms is two outputs of the first convolution and one of the second.
+    conv = 2 * 9 * channels * 2 * subsampled(config.bins, 1) + 2 * 9 * channels**2 * bins
+
+    # The projection; three gates of two directions, each with a product of the input and one of the state;
+    # the head.
+    rest = 2 * channels * bins * hidden
     for layer in range(config.layers):
         rest += 2 * 2 * 3 * hidden * ((hidden if layer == 0 else 2 * hidden) + hidden)
     rest += 2 * 2 * hidden * len(config.vocabulary)
-    return CtcFlops(count * conv, count * rest)
+    return count * conv, count * rest

@@ -21,6 +21,9 @@ from millrace.common.errors import MillraceError
 
 CONFIG, WEIGHTS, OPTIONS = "config.json", "model.safetensors", "millrace_options.json"
 
+# Files of a model folder that decide what a step costs; weights do not.
+_CONFIGS = ("*config*.json", "*options*.json", "tokenizer.json", "vocab.json", "chat_template*", "*.model")
+
 
 def write_model(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
     """Write both files, the weights first: a folder with a config is whole."""
@@ -31,11 +34,8 @@ def write_model(folder: str | Path, config: Mapping[str, Any], state: Mapping[st
     atomic.write_json(Path(folder) / CONFIG, dict(config))
 
 
-def read_config(folder: str | Path, model_type: str | None = None) -> dict[str, Any]:
-    """config.json without its model_type, or with it where none is asked for.
-
-    Raises MillraceError for what is no model, or another kind of model.
-    """
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """config.json, which has a model_type; raises MillraceError for what is no model."""
     path = Path(folder) / CONFIG
     try:
         config = orjson.loads(path.read_bytes())
@@ -49,19 +49,16 @@ def read_config(folder: str | Path, model_type: str | None = None) -> dict[str, 
         raise MillraceError(
             f"this is not JSON ({error})", where=str(path), remedy="Copy the model again"
         ) from error
-    found = config.get("model_type") if isinstance(config, dict) else None
-    if not found or (model_type and found != model_type):
-        wanted = f", not {model_type}" if model_type else ""
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(model_type, str) or not model_type:
         raise MillraceError(
-            f"model_type is {found!r}{wanted}", where=str(path), remedy="Give another model folder"
+            f"model_type is {model_type!r}", where=str(path), remedy="Give another model folder"
         )
-    if model_type:
-        config.pop("model_type")
     return config
 
 
 def read_weights(folder: str | Path, model: nn.Module) -> None:
-    """Load model.safetensors into `model`; raises MillraceError where it does not fit."""
+    """Load model.safetensors into `model`; raises MillraceError if it does not fit."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -96,13 +93,8 @@ def saving(folder: str | Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def write_options(folder: str | Path, options: Mapping[str, Any]) -> None:
-    """Write what of a model transformers has no place for."""
-    atomic.write_json(Path(folder) / OPTIONS, dict(options))
-
-
 def read_options(folder: str | Path) -> dict[str, Any]:
-    """What `write_options` wrote; nothing for a model that comes from elsewhere."""
+    """What a model was saved with that transformers has no place for; nothing if it comes from elsewhere."""
     try:
         return orjson.loads((Path(folder) / OPTIONS).read_bytes())
     except FileNotFoundError:
@@ -110,7 +102,7 @@ def read_options(folder: str | Path) -> dict[str, Any]:
 
 
 def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """`kind.from_pretrained(folder)`, without a hub; raises MillraceError where files are missing or do not
+    """`kind.from_pretrained(folder)`, without a hub; raises MillraceError if files are missing or do not
     fit."""
     quieten()
     try:
@@ -125,22 +117,18 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
 
 
 def quieten() -> None:
-    """No bars and notes of transformers in our logs; errors stay."""
+    """No progress bars and notes of transformers in our logs; errors stay."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
 
 
-# Files of a model folder that decide what a step costs; weights do not.
-_CONFIGS = ("*config*.json", "*options*.json", "tokenizer.json", "vocab.json", "chat_template*", "*.model")
-
-
 def model_digest(model: str, options: Mapping[str, Any]) -> str:
     """Digest of a model's name and options, or of its folder's configuration and tokenizer files."""
     folder = Path(model)
-    seen = hashlib.sha256(json.dumps([folder.name, dict(options)], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([folder.name, dict(options)], sort_keys=True).encode())
     if folder.is_dir():
         for path in sorted({path for pattern in _CONFIGS for path in folder.glob(pattern) if path.is_file()}):
-            seen.update(f"\0{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return seen.hexdigest()[:16]
+            digest.update(f"\0{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]

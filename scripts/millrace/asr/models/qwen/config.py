@@ -1,15 +1,14 @@
-"""Qwen3-ASR without a hub: configurations with random weights, from tiny to real size, and a tokenizer from
-texts."""
+"""Qwen3-ASR without a hub: configurations from tiny to real size, and a tokenizer learned from texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from millrace.asr.models.qwen.languages import MARKER
+from millrace.asr.models.qwen.prepare import MARKER
 
-# As the published models have them: audio encoder and decoder. The vocabulary is the texts', at least this
-# large.
+# What differs from the published 1.7B model, which transformers' defaults describe. The vocabulary is the
+# texts', at least this large.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "vocab_size": 0,
@@ -39,26 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
         },
         "text": {"hidden_size": 1024, "intermediate_size": 3072},
     },
-    "1.7b": {
-        "vocab_size": 151_936,
-        "audio": {
-            "d_model": 1024,
-            "encoder_layers": 24,
-            "encoder_attention_heads": 16,
-            "encoder_ffn_dim": 4096,
-        },
-        "text": {"hidden_size": 2048, "intermediate_size": 6144},
-    },
-}
-# Of both published models; transformers' defaults say the same.
-_TEXT = {
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 65_536,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
-    "tie_word_embeddings": True,
+    "1.7b": {"vocab_size": 151_936, "audio": {}, "text": {}},
 }
 EOS, PAD, BOS_TURN = "<|im_end|>", "<|endoftext|>", "<|im_start|>"
 AUDIO = {
@@ -81,27 +61,25 @@ CHAT_TEMPLATE = (
 )
 
 
-def random_processor(texts: Iterable[str], vocab_size: int = 512, mel_bins: int = 128) -> Any:
+def random_processor(texts: Iterable[str]) -> Any:
     """A Qwen3ASRProcessor whose byte-level BPE is learned from `texts`: any text can be written, none is
     unknown."""
     from transformers import Qwen3ASRFeatureExtractor, Qwen3ASRProcessor
 
-    extractor = Qwen3ASRFeatureExtractor(feature_size=mel_bins)
-    tokenizer = byte_level_tokenizer(texts, vocab_size, EOS, PAD, (BOS_TURN,), (MARKER,), AUDIO)
-    return Qwen3ASRProcessor(extractor, tokenizer, chat_template=CHAT_TEMPLATE)
+    tokenizer = byte_level_tokenizer(texts, EOS, PAD, (BOS_TURN,), (MARKER,), AUDIO)
+    return Qwen3ASRProcessor(Qwen3ASRFeatureExtractor(), tokenizer, chat_template=CHAT_TEMPLATE)
 
 
 def byte_level_tokenizer(
     texts: Iterable[str],
-    vocab_size: int,
     eos: str,
     pad: str,
-    special: Iterable[str] = (),
+    special: Iterable[str],
     plain: Iterable[str] = (),
-    named: dict[str, str] | None = None,
+    named: Mapping[str, str] | None = None,
 ) -> Any:
-    """A PreTrainedTokenizerFast learned from `texts`, which keep their order out of it. `special` tokens
-    vanish on decoding, `plain` ones do not; `named` become attributes."""
+    """A PreTrainedTokenizerFast of 512 tokens learned from `texts`, in any order. `special` tokens vanish on
+    decoding, `plain` ones do not; `named` become attributes."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -109,7 +87,7 @@ def byte_level_tokenizer(
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learned.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet, show_progress=False)
     learned.train_from_iterator(sorted(texts), trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=learned, eos_token=eos, pad_token=pad, extra_special_tokens=dict(named or {})
@@ -125,15 +103,12 @@ def random_config(size: str, tokenizer: Any) -> Any:
     """The Qwen3ASRConfig of a size of SIZES for this tokenizer."""
     from transformers import Qwen3ASRConfig
 
-    sizes = SIZES[size]
-    text = {
-        **_TEXT,
-        **sizes["text"],
-        "model_type": "qwen3",
-        "vocab_size": max(sizes["vocab_size"], len(tokenizer)),
-    }
-    audio = {**sizes["audio"], "model_type": "qwen3_asr_encoder", "output_dim": text["hidden_size"]}
-    token = tokenizer.convert_tokens_to_ids
+    sizes, published, token = SIZES[size], Qwen3ASRConfig(), tokenizer.convert_tokens_to_ids
+    text = published.text_config.to_dict() | sizes["text"]
+    text["vocab_size"] = max(sizes["vocab_size"], len(tokenizer))
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1_000_000.0}
+    text["layer_types"] = None  # follow from the number of layers
+    audio = published.audio_config.to_dict() | sizes["audio"] | {"output_dim": text["hidden_size"]}
     return Qwen3ASRConfig(
         audio_config=audio,
         text_config=text,

@@ -1,5 +1,5 @@
-"""Qwen3-ASR's audio encoder for training: nothing computed on padding, no question to the device, few large
-kernels.
+"""Qwen3-ASR's audio encoder for training: nothing is computed on padding, and the host never waits for the
+device.
 
 The published module convolves padding too, asks the device for lengths clip by clip, and calls attention once
 for each window of each clip: 24 layers times hundreds of windows are thousands of small kernels a step. With
@@ -8,8 +8,6 @@ lengths from the host and windows padded to the longest one, the numbers are the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch.nn import functional as F
 from transformers.models.qwen3_asr.modeling_qwen3_asr import (
@@ -17,10 +15,11 @@ from transformers.models.qwen3_asr.modeling_qwen3_asr import (
     is_flash_attention_requested,
 )
 
+from millrace.asr.models.base import Prepared
+
 
 class WindowedAttention(Qwen3ASRAudioAttention):
-    """The same weights and results; `max_seqlen` is the longest window, or else the device is asked for
-    it."""
+    """The same weights and results; `max_seqlen` is the longest window, read from the device if not given."""
 
     def forward(
         self,
@@ -31,6 +30,8 @@ class WindowedAttention(Qwen3ASRAudioAttention):
     ) -> torch.Tensor:
         if is_flash_attention_requested(self.config):
             return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
+
+        # Where each token stands in (windows, longest), the windows padded to the longest.
         count, device = hidden_states.shape[0], hidden_states.device
         cu_seqlens = cu_seqlens.to(device, torch.int64)
         lengths = cu_seqlens.diff()
@@ -38,6 +39,8 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         longest = max_seqlen or int(lengths.max())
         window = torch.repeat_interleave(torch.arange(windows, device=device), lengths, output_size=count)
         places = window * longest + torch.arange(count, device=device) - cu_seqlens[window]
+
+        # Query, key and value go there in one copy: (3, windows, heads, longest, head_dim).
         projected = torch.cat(
             [project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1
         )
@@ -45,56 +48,30 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         query, key, value = padded.view(windows, longest, 3, self.num_heads, self.head_dim).permute(
             2, 0, 3, 1, 4
         )
+
+        # Attention inside each window, and back to the tokens alone.
         inside = torch.arange(longest, device=device) < lengths[:, None]
-        found = F.scaled_dot_product_attention(query, key, value, inside[:, None, None], scale=self.scaling)
-        found = found.transpose(1, 2).reshape(windows * longest, -1).index_select(0, places)
-        return self.out_proj(found)
+        mixed = F.scaled_dot_product_attention(query, key, value, inside[:, None, None], scale=self.scaling)
+        mixed = mixed.transpose(1, 2).reshape(windows * longest, -1).index_select(0, places)
+        return self.out_proj(mixed)
 
 
-def batch_windows(encoder: torch.nn.Module) -> None:
-    """Make the attention of a Qwen3ASREncoder take all windows at once."""
-    for layer in encoder.layers:
-        layer.self_attn.__class__ = WindowedAttention
+def encode(encoder: torch.nn.Module, mel: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+    """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, L), L a multiple of
+    its chunk.
 
-
-def encode(
-    encoder: torch.nn.Module,
-    mel: torch.Tensor,
-    chunks: torch.Tensor,
-    places: torch.Tensor,
-    window_ends: torch.Tensor,
-    longest: int,
-) -> torch.Tensor:
-    """What a Qwen3ASREncoder makes of mel (B, bins, L), L a multiple of its chunk: (audio tokens of the
-    batch, width).
-
-    chunks, places: see `layout`; window_ends: the cumulative ends of the attention windows, of `longest` at
-    most.
+    Its own `forward` finds the valid tokens with `nonzero`, for which the host would wait in every step; here
+    they come with the batch (see QwenPreparer).
     """
     count, bins, width = mel.shape
     chunk = 2 * encoder.n_window
     pieces = mel.view(count, bins, width // chunk, chunk).transpose(1, 2).reshape(-1, 1, bins, chunk)
-    hidden = pieces.index_select(0, chunks)
+    hidden = pieces.index_select(0, prepared["chunks"])
     for convolution in (encoder.conv2d1, encoder.conv2d2, encoder.conv2d3):
         hidden = F.gelu(convolution(hidden))
     hidden = encoder.conv_out(hidden.permute(0, 3, 1, 2).flatten(2))
-    hidden = hidden + encoder.positional_embedding.positional_embedding[: hidden.shape[1]].to(hidden.dtype)
-    hidden = hidden.flatten(0, 1).index_select(0, places)
+    hidden = hidden + encoder.positional_embedding(hidden.shape[1]).to(hidden.dtype)
+    hidden = hidden.flatten(0, 1).index_select(0, prepared["heard"])
     for layer in encoder.layers:
-        hidden = layer(hidden, window_ends, max_seqlen=longest)[0]
+        hidden = layer(hidden, prepared["window_ends"], max_seqlen=prepared.host["longest_window"])[0]
     return encoder.ln_post(hidden)
-
-
-def layout(
-    frames: Sequence[int], tokens: Sequence[int], chunk: int, width: int, per_chunk: int
-) -> tuple[list[int], list[int]]:
-    """Which chunks of a batch `width` frames wide hold sound, and where in these chunks' outputs its tokens
-    are."""
-    chunks: list[int] = []
-    places: list[int] = []
-    for row, (count, heard) in enumerate(zip(frames, tokens, strict=True)):
-        first = len(chunks) * per_chunk
-        chunks += range(row * (width // chunk), row * (width // chunk) + -(-count // chunk))
-        # Only a clip's last chunk has fewer tokens than it has room for, so a clip's tokens are one run.
-        places += range(first, first + heard)
-    return chunks, places

@@ -1,0 +1,214 @@
+"""What all models do, and the registry: names, folders, refusals."""
+
+from __future__ import annotations
+
+import pickle
+
+import orjson
+import pytest
+import torch
+
+from millrace.asr.models.base import AsrModel
+from millrace.asr.models.ctc import CtcModel
+from millrace.asr.models.registry import NAMES, build, load
+from millrace.common.errors import MillraceError
+from tests.asr.clips import TEXTS, batch, train
+from tests.asr.models import tiny
+
+SMALL = {"ctc": {"channels": 8, "hidden": 64, "dropout": 0.0}, "qwen3-asr-tiny": {"prompt": "Names: Ada"}}
+ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "wav2vec2-bert", "hubert", "whisper"]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """The small model of a name, or of a type of transformers, in evaluation mode."""
+
+    def make(name: str, texts: list[str] = TEXTS) -> AsrModel:
+        torch.manual_seed(5)
+        folder = name if name in NAMES else tiny.write(tmp_path / "tiny", name, texts)
+        return build(folder, SMALL.get(name), texts).eval()
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["ctc", "qwen3-asr-tiny"])
+def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(make, name):
+    states = []
+    for model in (make(name), make(name, TEXTS[::-1])):
+        states.append((model.state_dict(), model.prepare(batch([2.0, 1.0])).tensors))
+    for one, two in zip(*states, strict=True):
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "lr", "share"),
+    [("ctc", 120, 1e-2, 0.1), ("qwen3-asr-tiny", 40, 5e-3, 0.3)]
+    + [(name, 15, 3e-3, 0.8) for name in ALL[2:]],
+)
+def test_it_learns_and_is_the_same_after_saving(make, tmp_path, name, steps, lr, share):
+    model = make(name)
+    prepared = model.prepare(batch([2.0, 1.5]))
+    losses = train(model, prepared, steps, lr)
+    assert losses[-1] < share * losses[0]
+    transcriptions = model.transcribe(prepared)
+    assert len(transcriptions) == 2
+    if name in NAMES:
+        assert transcriptions == [model.reference(text) for text in TEXTS[:2]]
+    model.save_pretrained(tmp_path / "saved" / "model")
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["model"]
+    loaded = load(tmp_path / "saved" / "model").eval()
+    again = loaded.prepare(batch([2.0, 1.5]))
+    assert all(torch.equal(again[key], prepared[key]) for key in prepared.tensors)
+    assert torch.equal(loaded(again)[0], model(prepared)[0])
+    assert loaded.transcribe(again) == transcriptions
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_empty_batches_have_zero_gradients(make, name):
+    model = make(name)
+    prepared = model.prepare(batch([]))
+    loss, count = model(prepared)
+    loss.backward()
+    assert (float(loss.detach()), count) == (0.0, 0)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
+    assert model.transcribe(prepared) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_checkpointing_changes_no_gradient(make, name):
+    model = make(name).train()
+    prepared = model.prepare(batch([2.0, 1.0]))
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        torch.manual_seed(1)  # the dropout's
+        model(prepared)[0].backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.gradient_checkpointing_enable()
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("whole", [False, True])
+def test_half_precision(make, name, whole):
+    model = make(name)
+    prepared = model.prepare(batch([2.0, 1.0]))
+    expected = model(prepared)[0]
+    model = model.bfloat16() if whole else model
+    with torch.autocast("cpu", torch.bfloat16, enabled=not whole):
+        loss, _ = model(prepared)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
+    loss.backward()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_host_part_travels_to_workers(make, name):
+    model = make(name)
+    travelled = pickle.dumps(model.preparer)
+    assert len(travelled) < 500_000
+    prepared = pickle.loads(pickle.dumps(pickle.loads(travelled)(batch([1.0, 0.7]))))
+    mine = model.prepare(batch([1.0, 0.7]))
+    assert all(torch.equal(prepared[key], mine[key]) for key in mine.tensors)
+    assert torch.equal(model(prepared)[0], model(mine)[0])
+    assert list(prepared.sample_ids) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("write", "problem"),
+    [
+        ({}, "no model here"),
+        ({"config.json": b"{"}, "not JSON"),
+        ({"config.json": b"[]"}, "model_type"),
+        ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
+        ({"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'}, "layout of the qwen-asr"),
+        *(
+            ({"config.json": b'{"model_type": "%s"}' % kind}, "cannot be loaded")
+            for kind in (b"qwen3_asr", b"whisper", b"wav2vec2")
+        ),
+        ({"config.json": b'{"model_type": "millrace_ctc"}'}, "does not describe"),
+    ],
+)
+def test_folders_without_a_whole_model_are_refused(tmp_path, write, problem):
+    for name, content in write.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(MillraceError, match=problem):
+        build(tmp_path)
+
+
+def test_a_folder_without_its_tokenizer_is_refused(tmp_path):
+    tiny.write(tmp_path, "whisper", TEXTS)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(MillraceError, match="cannot be loaded") as refusal:
+        load(tmp_path)
+    assert "tokenizer" in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-ASR-0.6B", "no/such/folder", "ctcx", "whisper-tiny-random"])
+def test_names_that_are_no_folder_are_refused(name):
+    with pytest.raises(MillraceError, match="neither a model named"):
+        build(name, {}, TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("ctc", {"hiden": 3}, "ctc has no option hiden"),
+        ("ctc", {"hidden": "x"}, "hidden"),
+        ("ctc", {"hidden": 0}, "hidden"),
+        ("ctc", {"layers": True}, "layers"),
+        ("ctc", {"dropout": 1.0}, "dropout"),
+        ("ctc", {"case_fold": "no"}, "case_fold"),
+        ("qwen3-asr-tiny", {"language_tag_mode": "force"}, "language_tag_mode"),
+        ("qwen3-asr-tiny", {"padding_side": "middle"}, "padding_side"),
+        ("qwen3-asr-tiny", {"colour": 1}, "has no option colour"),
+    ],
+)
+def test_wrong_options_are_refused(name, options, problem):
+    with pytest.raises(MillraceError, match=problem):
+        build(name, options, TEXTS)
+
+
+def test_options_of_folders_and_numbers_that_fit(tmp_path):
+    with pytest.raises(MillraceError, match="has no option layers"):
+        build(tiny.write(tmp_path, "whisper", TEXTS), {"layers": 3})
+    assert build("ctc", {"hidden": 8, "dropout": 0, "spec_augment": True}, TEXTS).config.hidden == 8
+
+
+def test_a_folder_keeps_its_text_rules(tmp_path):
+    model = build("ctc", {"case_fold": False, "hidden": 16}, TEXTS)
+    model.save_pretrained(tmp_path)
+    assert orjson.loads((tmp_path / "config.json").read_bytes())["model_type"] == "millrace_ctc"
+    loaded = load(tmp_path)
+    assert isinstance(loaded, CtcModel)
+    # The texts have no J: a model that cannot write it is wrong about it.
+    assert loaded.reference("Désolé, Je") == "Désolé Je" and loaded.config.vocabulary.normalise("Je") == "e"
+    assert model.reference("Désolé, Je") == loaded.reference("Désolé, Je")
+
+
+def test_flops_are_what_torch_counts():
+    """Convolutions and products of a batch without padding, less what the mel filters take."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for name in ("ctc", "qwen3-asr-tiny"):
+        model = build(name, {}, TEXTS).eval()
+        prepared = model.prepare(batch([3.0, 3.0], TEXTS[:1], ["en"]))
+        counter = FlopCounterMode(display=False)
+        with counter, torch.no_grad():
+            model(prepared)
+        counted = {str(kind): flops for kind, flops in counter.get_flop_counts()["Global"].items()}
+        counted.pop("aten.bmm")  # the mel filters
+        total = sum(counted.values())
+        assert prepared.counts["flops"] == prepared.counts["padded_flops"]
+        if name == "ctc":
+            assert prepared.counts["flops"] == total
+        else:
+            # The head runs on answers only and is not in ours; attention on the CPU is not in torch's.
+            text, audio = model.hf.config.text_config, model.hf.config.audio_config
+            head = 2 * prepared.count * text.hidden_size * text.vocab_size
+            read, heard = prepared["input_ids"].shape[1], prepared.host["audio_tokens"][0]
+            attention = 2 * 2 * text.num_hidden_layers * text.num_attention_heads * text.head_dim * read**2
+            attention += 2 * 4 * audio.encoder_layers * audio.d_model * heard**2
+            assert prepared.counts["flops"] == pytest.approx(total - head + attention, rel=0.01)

@@ -1,0 +1,81 @@
+"""Small models of transformers with random weights, saved as folders that the registry loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import orjson
+import transformers
+
+from millrace.asr.models.labels import Characters
+from millrace.asr.models.qwen.config import byte_level_tokenizer
+
+# Sizes of models that train in seconds; the convolutions keep their strides, 20 ms a frame.
+CTC_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "conv_dim": [16] * 7,
+    "num_feat_extract_layers": 7,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+    "codevector_dim": 16,
+    "proj_codevector_dim": 16,
+    "classifier_proj_size": 16,
+    "mask_time_prob": 0.0,
+    "layerdrop": 0.0,
+}
+WHISPER_SIZES = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_source_positions": 400,  # 8 s, so that a test does not compute 30
+    "max_target_positions": 448,
+}
+EOS, PAD, START = "<|endoftext|>", "<|pad|>", "<|startoftranscript|>"
+
+
+def write(folder: Path, model_type: str, texts: Iterable[str]) -> Path:
+    """`folder` with a model of that type, weights from torch's generator, its vocabulary from `texts`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model, processor = _whisper(texts) if model_type == "whisper" else _ctc(model_type, texts, folder)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def _ctc(
+    model_type: str, texts: Iterable[str], folder: Path
+) -> tuple[transformers.PreTrainedModel, transformers.ProcessorMixin]:
+    characters = Characters.from_transcripts(texts).characters.replace(" ", "")
+    tokens = ["<pad>", "<unk>", "|", *(c for c in characters if c != "|")]
+    vocabulary = folder / "vocab.json"
+    vocabulary.write_bytes(orjson.dumps({token: number for number, token in enumerate(tokens)}))
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(str(vocabulary), bos_token=None, eos_token=None)
+    if model_type == "wav2vec2-bert":
+        processor = transformers.Wav2Vec2BertProcessor(transformers.SeamlessM4TFeatureExtractor(), tokenizer)
+    else:
+        extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+        processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
+    config = transformers.AutoConfig.for_model(
+        model_type, **CTC_SIZES, vocab_size=len(tokens), pad_token_id=0
+    )
+    return transformers.AutoModelForCTC.from_config(config), processor
+
+
+def _whisper(texts: Iterable[str]) -> tuple[transformers.PreTrainedModel, transformers.ProcessorMixin]:
+    tokenizer = byte_level_tokenizer(texts, EOS, PAD, (START,))
+    end, pad, start = tokenizer.convert_tokens_to_ids([EOS, PAD, START])
+    ids = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": pad, "decoder_start_token_id": start}
+    config = transformers.WhisperConfig(**WHISPER_SIZES, **ids, vocab_size=len(tokenizer))
+    model = transformers.WhisperForConditionalGeneration(config)
+    model.generation_config.update(**ids, suppress_tokens=None)
+    seconds = 2 * config.max_source_positions // 100
+    extractor = transformers.WhisperFeatureExtractor(chunk_length=seconds)
+    return model, transformers.WhisperProcessor(extractor, tokenizer)
