@@ -20,13 +20,8 @@ ROOT = Path(__file__).parents[2]
 OUTPUTS = ("summary.html", "comparison.svg", "phases.svg", "buckets.svg", "result.json")
 COMPARISON = "Baseline against Millrace"
 ODD = '<script>alert(1)</script> & "日本" \x00'
-BASELINE = {
-    "seconds": 0.55,
-    "padding": 0.47,
-    "mixed": True,
-    "decode": 0.4,
-    "shares": {"data_wait": 0.6, "forward": 0.4},
-}
+BASELINE = {"seconds": 0.55, "padding": 0.47, "mixed": True, "decode": 0.4}
+BASELINE["shares"] = {"data_wait": 0.6, "forward": 0.4}
 
 
 def _write(
@@ -45,10 +40,9 @@ def _write(
         for name, seconds in (("data wait", 0.1), ("forward", 1.0), ("forward: mel", 0.25), ("idle", 0.05))
     ]
     operators = [{"operator": "aten::mm", "host_seconds": 0.5, "device_seconds": 0.0, "calls": 70}]
-    facts = {"steps": 10, "seconds": 2.0, "device": "cpu", "phases": phases, "operators": operators}
-    atomic.write_json(
-        folder / "profile" / "profile.json", {**facts, "device_busy_seconds": None, "trace": "t.json.gz"}
-    )
+    facts = {"steps": 10, "seconds": 2.0, "phases": phases, "operators": operators, "trace": "t.json.gz"}
+    facts |= {"device": "cpu"} if machine is CPU else {"device": "cuda", "device_busy_seconds": 1.9}
+    atomic.write_json(folder / "profile" / "profile.json", facts)
     bucket_config(folder)
     return folders
 
@@ -148,6 +142,9 @@ def test_use_of_the_gpu_is_shown_if_there_is_one(
     assert shown.by_name(COMPARISON)["GPU use"][0:5:2] == row
     assert there in shown.text and ("no GPU" in shown.text) == (machine is CPU)
     assert label in texts(tmp_path / "comparison.svg")
+    profile = shown.by_name("Time of the profiled steps by phase")
+    assert profile["forward"] == ["100", *([] if machine is CPU else ["50.0"]), "50.0 %"]
+    assert ("The GPU ran kernels in 95.0 % of the time." in shown.text) == (machine is GPU)
 
 
 def test_with_bench_alone_there_is_a_page(tmp_path: Path) -> None:

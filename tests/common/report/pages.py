@@ -3,71 +3,34 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 SVG = "{http://www.w3.org/2000/svg}"
-_VOID = ("meta", "path", "use", "rect")
 
 
-class Page(HTMLParser):
-    """The tags of a page, its text, and its tables: rows of `texts` by caption, and the same with the exact
-    values of numbers."""
+class Page:
+    """The text of a page and its tables by caption: rows of `texts`, and the same with the exact `values` of
+    numbers. `outline` holds captions and figures by heading."""
 
     def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
+        self.root = ElementTree.fromstring(html)
+        self.tags = [(element.tag.rpartition("}")[2], element.attrib) for element in self.root.iter()]
+        self.text = _text(self.root)
         self.texts: dict[str, list[list[str]]] = {}
         self.values: dict[str, list[list]] = {}
-        self.outline: dict[str, list] = {}
-        self.text, self.caption, self.heading = "", "", ""
-        self.inside: list[str] = []
-        self.feed(html)
-        assert not self.inside
-
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag in _VOID:
-            return
-        self.inside.append(tag)
-        if tag in ("caption", "h2"):
-            self.caption = ""
-        elif tag == "tr":
-            self.texts[self.caption].append([])
-            self.values[self.caption].append([])
-        elif tag in ("td", "th"):
-            self.texts[self.caption][-1].append("")
-            self.values[self.caption][-1].append("")
-        elif tag == "data" and "table" in self.inside:
-            self.values[self.caption][-1][-1] = float(dict(attrs)["value"])
-
-    def handle_startendtag(self, tag: str, attrs: list) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        text = data.replace("\u00a0", " ").replace("\u2060", "")
-        self.text += text
-        if {"caption", "h2"} & set(self.inside):
-            self.caption += text
-        elif {"td", "th"} & set(self.inside):
-            self.texts[self.caption][-1][-1] += text
-            if isinstance(self.values[self.caption][-1][-1], str):
-                self.values[self.caption][-1][-1] += text
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in _VOID:
-            return
-        assert self.inside.pop() == tag
-        if tag == "h2":
-            self.heading = self.caption
-            self.outline[self.heading] = []
-        elif tag == "caption":
-            assert self.caption not in self.texts
-            self.texts[self.caption], self.values[self.caption] = [], []
-            self.outline[self.heading].append(self.caption)
-        elif tag == "figure":
-            self.outline[self.heading].append("figure")
+        self.outline: dict[str, list[str]] = {}
+        for section in self.root.iter("section"):
+            parts = self.outline[_text(section.find("h2"))] = []
+            for element in section.iter():
+                if element.tag == "figure":
+                    parts.append("figure")
+                elif element.tag == "table":
+                    caption, rows = _text(element.find("caption")), [list(row) for row in element.iter("tr")]
+                    assert caption not in self.texts
+                    parts.append(caption)
+                    self.texts[caption] = [[_text(cell) for cell in row] for row in rows]
+                    self.values[caption] = [[_value(cell) for cell in row] for row in rows]
 
     def by_name(self, caption: str, values: bool = False) -> dict[str, list]:
         """The rows of a table by their first cell."""
@@ -75,22 +38,24 @@ class Page(HTMLParser):
 
     def check(self) -> None:
         """The page needs nothing but itself, its ids are unique, and nothing in it is a script."""
-        ids = [attrs["id"] for _, attrs in self.tags if "id" in attrs]
-        links = [
-            attrs.get(name, "#") for _, attrs in self.tags for name in ("src", "href", "xlink:href", "data")
-        ]
+        ids = [attributes["id"] for _, attributes in self.tags if "id" in attributes]
         assert len(ids) == len(set(ids))
-        assert {link.removeprefix("#") for link in links} <= {"", *ids}
-        assert not {tag for tag, _ in self.tags} & {
-            "script",
-            "img",
-            "iframe",
-            "link",
-            "image",
-            "foreignobject",
-        }
-        assert not any(name.startswith("on") for _, attrs in self.tags for name in attrs)
+        for tag, attributes in self.tags:
+            assert tag not in ("script", "img", "iframe", "link", "image", "foreignObject")
+            for name, value in attributes.items():
+                assert not name.startswith("on")
+                if name.rpartition("}")[2] in ("src", "href", "data"):
+                    assert value.startswith("#") and value[1:] in ids
         assert "@import" not in self.text and not re.search(r"url\((?!#)", self.text)
+
+
+def _text(element: ElementTree.Element) -> str:
+    return "".join(element.itertext()).replace("\u00a0", " ").replace("\u2060", "")
+
+
+def _value(cell: ElementTree.Element) -> str | float:
+    number = cell.find("data")
+    return _text(cell) if number is None else float(number.get("value"))
 
 
 def texts(svg: str | Path) -> list[str]:

@@ -97,7 +97,7 @@ def distributions(rates: pd.DataFrame) -> str:
         ("WER (%)", "wer", 100, 0.5),
     )
     with figures.style():
-        sheet = Sheet(2.75, title, "The bar behind a gap holds all that is beyond the axis", legend)
+        sheet = Sheet(2.75, title, "A bar behind a gap holds all that is beyond the axis", legend)
         gap, left = 0.77, 0.8
         width = (figures.WIDTH - left - 0.2 - 2 * gap) / 3
         for place, (label, column, scale, finest) in enumerate(panels):

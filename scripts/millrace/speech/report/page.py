@@ -173,34 +173,26 @@ def _rates(corpus: Corpus, joined: pd.DataFrame) -> Table:
 
 def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
     """A table of segments and one of files by reason, if there are any; shares for rejects only."""
-    tables = []
+    tables, shares = [], column == "rejected"
+    columns = ["Reason", "Meaning", "Count", *(["Share of found"] if shares else []), "Where"]
     for unit, noun in (("segment", "Segments"), ("file", "Alignment files")):
-        reasons, found = corpus.by_reason(unit, column), corpus.ledger(unit).rows_in
-        if reasons.empty:
+        counts, rows_in = corpus.by_reason(unit, column), corpus.ledger(unit).rows_in
+        if counts.empty:
             continue
 
-        def counts(count: int, found: int = found) -> list[Cell]:
-            share = [_share(count / found if found else math.nan)] if column == "rejected" else []
-            return [_count(count), *share]
+        def row(name: Cell, meant: str, count: int, where: str = "", rows_in: int = rows_in) -> list[Cell]:
+            share = [_share(count / rows_in if rows_in else math.nan)] if shares else []
+            return [name, meant, _count(count), *share, where]
 
-        rows: list[list[Cell]] = []
-        for reason, by_country in reasons.iloc[:MAX_ROWS].iterrows():
+        rows = []
+        for reason, by_country in counts.iloc[:MAX_ROWS].iterrows():
             ranked = by_country[by_country > 0].sort_index().sort_values(ascending=False, kind="stable")
             where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
             name = Code(reason) if " " not in reason else reason
-            rows.append([name, meaning(reason), *counts(by_country.sum()), where])
-        sums = reasons.sum(axis=1)
-        if len(sums) > MAX_ROWS:
-            more = counts(sums.iloc[MAX_ROWS:].sum())
-            rows.append([f"{len(sums) - MAX_ROWS} more", "in the ledger", *more, ""])
-        columns = [
-            "Reason",
-            "Meaning",
-            "Count",
-            *(["Share of found"] if column == "rejected" else []),
-            "Where",
-        ]
-        tables.append(Table(f"{noun} {done}", columns, rows, ["All", "", *counts(sums.sum()), ""]))
+            rows.append(row(name, meaning(reason), by_country.sum(), where))
+        if (rest := len(counts) - MAX_ROWS) > 0:
+            rows.append(row(f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum()))
+        tables.append(Table(f"{noun} {done}", columns, rows, row("All", "", counts.to_numpy().sum())))
     return tables
 
 
