@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pandas as pd
 
+from millrace.common.report import page
 from millrace.common.report.figures import human_bytes, human_count, human_hours, human_share
-from millrace.common.report.page import Cell, Code, Drawing, Number, Paragraph, Section, Table, page
+from millrace.common.report.page import Cell, Code, Number, Table
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country.reasons import meaning
 from millrace.speech.report.corpus import Corpus
 
-TITLE, _RATES_TITLE = "Speech corpus", "Duration and error rates"
 # Longer lists of one kind are cut; the ledgers hold all.
 MAX_ROWS = 200
-_SPLITS = "Splits are made of whole recordings. Shares are of the hours in shards, after all rejects."
-_RATES = (
-    "Of all segments in the manifest: those in shards, and those rejected when the shards were made (by CER,"
-    " or for their audio). Segments rejected earlier have no rates."
-)
-_REPAIRS = "What was kept all the same. These counts take no part in the balance."
-_LEDGER = "Found = in shards + rejected for segments, found = used + rejected for alignment files."
-_LEDGER += " The run checks both."
 
 
 def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
     """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries."""
     total, parts = corpus.ledger("segment"), corpus.parts
-    drawings = {name: Drawing(name, svg) for name, svg in svgs.items()}
     tiles = [
         ("In shards", Number(parts["hours"].sum(), human_hours(parts["hours"].sum()))),
         ("Segments", _count(total.rows_out)),
@@ -39,20 +31,20 @@ def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
         ("Shards", _count(parts["shards"].sum())),
         ("Size", _bytes(parts["size"].sum())),
     ]
-    lead = f"{human_count(total.rows_in)} segments found = {human_count(total.rows_out)} in shards"
-    lead += f" + {human_count(total.rows_rejected)} rejected with a reason."
-    repairs = [*_by_reason(corpus, "repaired", "repaired"), *_by_reason(corpus, "warnings", "with a warning")]
-    repairs += _notes(corpus)
-    nothing = Paragraph("Nothing was repaired, and there were no warnings.", muted=True)
-    sections = [
-        Section("countries", "Countries", [_countries(corpus), drawings["hours"]]),
-        Section("splits", "Splits and subsets", [Paragraph(_SPLITS), _splits(corpus), _subsets(corpus)]),
-        Section("rates", _RATES_TITLE, [Paragraph(_RATES), drawings["distributions"], _rates(corpus, rates)]),
-        Section("rejects", "Rejects", [drawings["rejects"], *_by_reason(corpus, "rejected", "rejected")]),
-        Section("repairs", "Repairs and warnings", [Paragraph(_REPAIRS), *repairs] if repairs else [nothing]),
-        Section("ledger", "Ledger", [Paragraph(_LEDGER), *_ledgers(corpus)]),
-    ]
-    return page(TITLE, lead, tiles, sections)
+    repairs = _by_reason(corpus, "repaired", "repaired") + _by_reason(corpus, "warnings", "with a warning")
+    return page.render(
+        Path(__file__).with_name("corpus.html.j2"),
+        tiles=tiles,
+        total=total,
+        svgs=svgs,
+        countries=_countries(corpus),
+        splits=_splits(corpus),
+        subsets=_subsets(corpus),
+        rates=_rates(corpus, rates),
+        rejected=_by_reason(corpus, "rejected", "rejected"),
+        repairs=repairs + _notes(corpus),
+        ledgers=_ledgers(corpus),
+    )
 
 
 def _count(count: float) -> Number:
@@ -137,10 +129,8 @@ def _splits(corpus: Corpus) -> Table:
     return _table("Real shares of the splits", pd.DataFrame(columns), shown)
 
 
-def _subsets(corpus: Corpus) -> Table | Paragraph:
+def _subsets(corpus: Corpus) -> Table:
     parts = corpus.parts
-    if parts.empty:
-        return Paragraph("There are no shards.", muted=True)
     columns = {
         "Split": parts["split"],
         "Subset": ["" if math.isnan(number) else f"{number:g}" for number in parts["subset_id"]],
