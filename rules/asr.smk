@@ -52,7 +52,7 @@ rule asr_train:
 
 
 rule asr_throughput:
-    """ASR lane: the naive pipeline against this one, measured."""
+    """ASR lane: the baseline against Millrace, measured."""
     input:
         ASR.throughput,
     localrule: True
@@ -211,7 +211,7 @@ rule asr_train_model:
 
 
 rule asr_report_throughput:
-    """Show old against new: rates, padding, memory, time by phase and bucket, and the success criteria."""
+    """Show baseline against Millrace: rates, padding, memory, time by phase and bucket, success criteria."""
     input:
         buckets="results/asr/buckets/bucket_config.json",
         bench=ASR.bench,
@@ -224,7 +224,7 @@ rule asr_report_throughput:
             "results/asr/report/throughput.html",
             caption="report/asr_throughput.rst",
             category="ASR training",
-            labels={"what": "Throughput, old against new"},
+            labels={"what": "Throughput, baseline against Millrace"},
         ),
         comparison=report(
             "results/asr/report/comparison.svg",

@@ -1,4 +1,4 @@
-"""Show training throughput as a page: the naive pipeline against ours, phases, buckets, criteria."""
+"""Show training throughput as a page: the baseline against Millrace, phases, buckets, criteria."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace.common.report import figures
 
 ROLES = {
     "bench": "runs of our pipeline, repeats of each other",
-    "baseline": "runs of the naive pipeline",
+    "baseline": "runs of the baseline: tarfile, random batches, decoding in the trainer",
     "ideal": "runs with batches replayed from memory",
     "check": "short runs over all buckets",
     "profile": "runs under the profiler",
@@ -27,7 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
         )
     parser.add_argument("--buckets", help="bucket_config.json of the buckets that were trained on")
     parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
-    parser.add_argument("--comparison", required=True, help="output: old against new (SVG)")
+    parser.add_argument("--comparison", required=True, help="output: baseline against Millrace (SVG)")
     parser.add_argument("--phases", required=True, help="output: time by phase (SVG)")
     parser.add_argument(
         "--buckets-figure", required=True, help="output: step time, batch and memory by bucket (SVG)"
@@ -39,21 +39,17 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    found = comparison.Throughput.read({role: getattr(args, role) for role in ROLES}, args.buckets)
-    judged = criteria.criteria(found)
+    throughput = comparison.Throughput.read({role: getattr(args, role) for role in ROLES}, args.buckets)
+    judged = criteria.criteria(throughput)
     svgs = {
-        "comparison": throughput_figures.comparison(found),
-        "phases": throughput_figures.phases(found),
-        "buckets": throughput_figures.buckets(found),
+        "comparison": throughput_figures.comparison(throughput),
+        "phases": throughput_figures.phases(throughput),
+        "buckets": throughput_figures.buckets(throughput),
     }
-    for name, path in (
-        ("comparison", args.comparison),
-        ("phases", args.phases),
-        ("buckets", args.buckets_figure),
-    ):
-        figures.save_svg(path, svgs[name])
-    atomic.write_json(args.result, criteria.result(found, judged))
-    atomic.write_text(args.summary, throughput_page.render(found, judged, svgs))
+    for path, svg in zip((args.comparison, args.phases, args.buckets_figure), svgs.values(), strict=True):
+        figures.save_svg(path, svg)
+    atomic.write_json(args.result, criteria.result(throughput, judged))
+    atomic.write_text(args.summary, throughput_page.render(throughput, judged, svgs))
     for criterion in judged:
         cli.log.info("%s: %s (%s; %s)", criterion.status, criterion.name, criterion.figure, criterion.bar)
 

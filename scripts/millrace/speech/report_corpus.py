@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     corpus = corpus_report.read(args.index, args.ledger, args.manifest_dir)
-    rates = corpus_report.Rates.joined([country.rates for country in corpus.countries])
+    rates = corpus.rates
     svgs = {
         "hours": corpus_figures.hours(corpus),
         "distributions": corpus_figures.distributions(rates),
@@ -39,8 +39,9 @@ def main(argv: list[str] | None = None) -> None:
         figures.save_svg(getattr(args, name), svg)
     atomic.write_text(args.summary, corpus_page.render(corpus, rates, svgs))
     total = corpus.ledger("segment")
-    told = figures.human_hours(corpus.hours), total.rows_out, total.rows_in, len(corpus.countries)
-    cli.log.info("%s in %d of %d segments found, %d countries", *told)
+    hours = figures.human_hours(corpus.parts["hours"].sum())
+    counts = (total.rows_out, total.rows_in, len(corpus.countries))
+    cli.log.info("%s in %d of %d segments found, %d countries", hours, *counts)
 
 
 if __name__ == "__main__":

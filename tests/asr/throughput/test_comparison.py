@@ -116,14 +116,14 @@ def test_all_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        (("seed", "Throughput"), {"bench": {"seconds": 1.0}}),
-        (("seed", "GPU use"), {"bench": {"gpu": 0.84}}),
+        (("required", "Throughput"), {"bench": {"seconds": 1.0}}),
+        (("required", "GPU use"), {"bench": {"gpu": 0.84}}),
         (("project", "GPU use"), {"bench": {"gpu": 0.89}}),
-        (("seed", "Padding (seconds of audio)"), {"bench": {"padding": 0.3}}),
-        (("seed", "Stability"), {"bench": {"steps": 60, "finished": False, "failed": "out of memory"}}),
-        (("seed", "Stability"), {"check": {"finished": False}}),
-        (("seed", "Loss falls"), {"check": {"loss": (2.0, 2.1)}}),
-        (("seed", "Loss against the naive pipeline"), {"bench": {"held_out": 1.4}}),
+        (("required", "Padding (seconds of audio)"), {"bench": {"padding": 0.3}}),
+        (("required", "Stability"), {"bench": {"steps": 60, "finished": False, "failed": "out of memory"}}),
+        (("required", "Stability"), {"check": {"finished": False}}),
+        (("required", "Loss falls"), {"check": {"loss": (2.0, 2.1)}}),
+        (("required", "Loss against the baseline"), {"bench": {"held_out": 1.4}}),
         (("project", "Waiting for data"), {"bench": {"shares": {"data_wait": 0.06, "forward": 0.94}}}),
     ],
 )
@@ -142,15 +142,15 @@ def test_without_a_gpu_its_use_was_not_measured_and_is_no_failure(tmp_path: Path
     found = _found(tmp_path, bench=MadeUp("bench"), baseline=MadeUp("baseline", **NAIVE))
     told = {criterion.group: criterion for criterion in criteria(found) if criterion.name == "GPU use"}
     assert {criterion.status for criterion in told.values()} == {UNKNOWN}
-    assert told["seed"].figure == "there is no GPU in this machine" and not found.on_gpu
+    assert told["required"].figure == "there is no GPU in this machine" and not found.on_gpu
 
 
 def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> None:
     found = _found(tmp_path, buckets=False, bench=MadeUp("bench", steps=50, recorded=False, held_out=None))
     statuses = _statuses(found)
-    for name in ("Throughput", "Stability", "All buckets sampled", "Loss against the naive pipeline"):
-        assert statuses["seed", name] == UNKNOWN, name
-    assert statuses["seed", "Loss falls"] == PASS == statuses["seed", "Padding (seconds of audio)"]
+    for name in ("Throughput", "Stability", "All buckets sampled", "Loss against the baseline"):
+        assert statuses["required", name] == UNKNOWN, name
+    assert statuses["required", "Loss falls"] == PASS == statuses["required", "Padding (seconds of audio)"]
     assert found.headroom() is None is found.ratio("samples")
 
 
@@ -166,12 +166,12 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
 def test_runs_that_differ_are_not_compared(tmp_path: Path, changed: dict, named: str) -> None:
     found = _found(tmp_path, bench=MadeUp("bench"), baseline=MadeUp("baseline", **NAIVE, **changed))
     assert any(named in difference for difference in found.differences())
-    assert _statuses(found)["seed", "Throughput"] == UNKNOWN
+    assert _statuses(found)["required", "Throughput"] == UNKNOWN
 
 
 def test_losses_after_unequal_steps_are_not_compared(tmp_path: Path) -> None:
     found = _found(tmp_path, bench=MadeUp("bench"), baseline=MadeUp("baseline", steps=100, **NAIVE))
-    assert _statuses(found)["seed", "Loss against the naive pipeline"] == UNKNOWN
+    assert _statuses(found)["required", "Loss against the baseline"] == UNKNOWN
 
 
 def test_training_losses_stand_in_for_held_out_ones(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_batches_drawn_by_samples_and_not_by_hours_are_seen(tmp_path: Path) -> N
         row["bucket"], row["buckets"] = name, {name: [row["samples"], row["audio_seconds"]]}
     jsonl.write_lines(made / "steps.jsonl", rows)
     found = Throughput.read({"bench": [str(made)]}, bucket_config(tmp_path))
-    assert _statuses(found)["seed", "Buckets in proportion to hours"] == FAIL
+    assert _statuses(found)["required", "Buckets in proportion to hours"] == FAIL
 
 
 def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_run_without_audio_counts_has_no_such_figures(tmp_path: Path) -> None:
     assert found.figure("bench", _measure("audio_seconds")) is None
     assert found.figure("bench", _measure("padding_flops")) is None
     assert found.figure("bench", _measure("samples")) is not None
-    assert _statuses(found)["seed", "Padding (seconds of audio)"] == UNKNOWN
+    assert _statuses(found)["required", "Padding (seconds of audio)"] == UNKNOWN
 
 
 def test_the_result_is_json_with_every_measure(tmp_path: Path) -> None:

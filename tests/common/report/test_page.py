@@ -2,50 +2,50 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
-from millrace.common.report.page import Code, Number, Section, Table, page, paragraph
+from millrace.common.report.page import Cell, Code, Number, Table, render
+from tests.common.report.pages import Page
 
-HOSTILE = '<script>alert("1")</script>&amp;\x00\u2028'
-
-
-class Tags(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.text: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
+HOSTILE = '<script>alert("1")</script>&amp;{{ 7 * 7 }}{% x %}\x00\u2028'
+TEMPLATE = """
+{%- extends "page.html.j2" %}
+{% import "parts.html.j2" as parts %}
+{% set contents = [("a", title)] %}
+{% block lead %}{{ title }}{% endblock %}
+{% block main %}{% call parts.section("a", title) %}{{ parts.table(table) }}{% endcall %}{% endblock %}
+"""
 
 
-def test_hostile_text_stays_text_everywhere() -> None:
+def show(folder: Path, table: Table, title: str = "t") -> Page:
+    (folder / "test.html.j2").write_text(TEMPLATE)
+    tiles = [(title, Number(1, title))]
+    shown = Page(render(folder / "test.html.j2", title=title, tiles=tiles, table=table))
+    shown.check()
+    return shown
+
+
+def test_hostile_text_stays_text_everywhere(tmp_path: Path) -> None:
     table = Table(HOSTILE, [HOSTILE, "n"], [[HOSTILE, Number(1, HOSTILE)], [Code(HOSTILE), Number(2, "2")]])
-    parts = [table.html(), paragraph(HOSTILE)]
-    found = Tags(page(HOSTILE, HOSTILE, [(HOSTILE, Number(1, HOSTILE))], [Section("a", HOSTILE, parts)]))
-    assert "script" not in {tag for tag, _ in found.tags}
-    shown = '<script>alert("1")</script>&amp;\ufffd\ufffd'
-    # title and h1, lead, tile (name, number), link, h2, caption, column, two row headings, number, paragraph
-    assert "".join(found.text).count(shown) == 13
-    assert {attrs["aria-label"] for _, attrs in found.tags if "aria-label" in attrs} == {shown, "Contents"}
+    shown = show(tmp_path, table, HOSTILE)
+    text = HOSTILE.replace("\x00", "\ufffd").replace("\u2028", "\ufffd")
+    # title and h1, lead, tile (name, number), link, h2, caption, column, two row headings, number
+    assert shown.text.count(text) == 12
+    labels = {attributes["aria-label"] for _, attributes in shown.tags if "aria-label" in attributes}
+    assert labels == {text, "Contents"}
 
 
-def test_columns_with_numbers_are_set_right_and_first_cells_are_headings() -> None:
-    html = Table(
-        "c", ["name", "count", "where"], [["a", Number(1.5, "1.5"), "x"], ["b", "", "y"]], ["All", "", ""]
-    ).html()
-    tags = Tags(html).tags
-    assert [attrs.get("class") for tag, attrs in tags if tag == "td"] == ["n", None] * 3
-    assert [attrs["scope"] for tag, attrs in tags if tag == "th"] == ["col"] * 3 + ["row"] * 3
-    assert [attrs["value"] for tag, attrs in tags if tag == "data"] == ["1.5"]
+def test_columns_with_numbers_are_set_right_and_first_cells_are_headings(tmp_path: Path) -> None:
+    rows: list[list[Cell]] = [["a", Number(1.5, "1.50"), "x"], ["b", "", "y" * 33]]
+    shown = show(tmp_path, Table("c", ["name", "count", "where"], rows, ["All", "", ""]))
+    assert [attributes.get("class") for tag, attributes in shown.tags if tag == "td"] == ["n", None] * 3
+    assert [attributes["scope"] for tag, attributes in shown.tags if tag == "th"] == ["col"] * 3 + ["row"] * 3
+    assert shown.by_name("c", values=True) == {"a": [1.5, "x"], "b": ["", "y" * 33], "All": ["", ""]}
+    assert [attributes for tag, attributes in shown.tags if tag == "span"] == [{"class": "long"}]
 
 
 def test_a_row_of_the_wrong_length_is_refused() -> None:
-    with pytest.raises((ValueError, IndexError)):
-        Table("c", ["a", "b"], [["only one"]]).html()
+    with pytest.raises(ValueError, match="1 cells for 2 columns"):
+        Table("c", ["a", "b"], [["only one"]])

@@ -143,7 +143,7 @@ class Throughput:
     @property
     def role_names(self) -> list[tuple[str, str]]:
         """The roles that are compared, with the name that people read."""
-        names = {"baseline": "Naive pipeline", "bench": "Millrace", "ideal": "Ideal loader"}
+        names = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
         return [(role, name) for role, name in names.items() if getattr(self, role)]
 
     @property

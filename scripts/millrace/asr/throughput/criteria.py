@@ -1,18 +1,22 @@
-"""What the pipeline had to reach (the seed's success criteria, and the project's own), and whether it did."""
+"""What the pipeline has to reach (the required criteria, and the project's own), and whether it did."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from operator import ge, gt, le, lt
 from typing import Any
 
-from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Figure, Throughput
-from millrace.asr.throughput.run import Run, first_quarter, last_quarter
+from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Throughput
+from millrace.asr.throughput.run import first_quarter, last_quarter
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
 STEPS = 200
-# A loss this much above another is still called comparable: two seeds differ by as much in so short runs.
-COMPARABLE = 1.05
+MEASURE = {measure.key: measure for measure in MEASURES}
+# A loss this share above another is still comparable: random seeds differ by as much in so short runs.
+_COMPARABLE = 0.05
 # Batches from memory can't be slower than batches that are read and decoded; so much is chance.
 _QUIET = 0.75
 # A bucket that was to have this many batches and has none was left out; with fewer, chance may have it so.
@@ -21,7 +25,7 @@ _EXPECTED_BATCHES = 3.0
 
 @dataclass(frozen=True)
 class Criterion:
-    """`figure` is what was found, in words with numbers; `value` the number that was held against `bar`."""
+    """`figure` is what was measured, in words with numbers; `value` the number held against `bar`."""
 
     group: str
     name: str
@@ -31,169 +35,166 @@ class Criterion:
     value: float | None = None
 
 
-def criteria(found: Throughput) -> list[Criterion]:
-    """The list, in the seed's order, then the project's own bars."""
-    seed, own = "seed", "project"
-    gpu = found.figure("bench", _measure("gpu"))
-    padding = found.figure("bench", _measure("padding_audio_seconds"))
-    wait = found.figure("bench", _measure("waiting"))
-    no_gpu = "there is no GPU in this machine" if not found.on_gpu else "the GPU's counters could not be read"
-    return [
-        _faster(found, seed, 2.4),
-        _share(seed, "GPU use", "above 85 %", gpu, lambda value: value > 0.85, no_gpu),
-        _share(
-            seed, "Padding (seconds of audio)", "below 20 %", padding, lambda value: value < 0.2, "no counts"
-        ),
-        _stable(found, seed),
-        _covered(found, seed),
-        _proportional(found, seed),
-        _falls(found, seed),
-        _comparable(found, seed),
-        _faster(found, own, 3.0),
-        _share(own, "GPU use", "above 90 %", gpu, lambda value: value > 0.9, no_gpu),
-        _share(
-            own, "Waiting for data", "below 5 % of the time", wait, lambda value: value < 0.05, "no times"
-        ),
-    ]
+@dataclass(frozen=True)
+class _Finding:
+    """A criterion's statistic in words, its `value`, and its `limit` if that is measured too.
+
+    `status` is given if the statistic itself decides, for example because nothing was measured.
+    """
+
+    words: str
+    value: float | None = None
+    limit: float = math.nan
+    status: str | None = None
 
 
-def _measure(key: str) -> Any:
-    return next(measure for measure in MEASURES if measure.key == key)
+def criteria(throughput: Throughput) -> list[Criterion]:
+    """The required criteria in their order, then the project's own bars."""
+    judged = []
+    for group, name, bar, statistic, test, number in _CRITERIA:
+        finding = statistic(throughput)
+        limit = finding.limit if number is None else number
+        status = finding.status or (PASS if test(finding.value, limit) else FAIL)
+        judged.append(Criterion(group, name, bar, status, finding.words, finding.value))
+    return judged
 
 
-def _faster(found: Throughput, group: str, bar: float) -> Criterion:
-    name, told = "Throughput", f"at least {bar:g} times the naive pipeline's samples/s, same machine"
-    ratio, audio = found.ratio("samples"), found.ratio("audio_seconds")
+def _speedup(throughput: Throughput) -> _Finding:
+    ratio, audio = throughput.ratio("samples"), throughput.ratio("audio_seconds")
     if ratio is None:
-        return Criterion(group, name, told, UNKNOWN, "no run of the naive pipeline")
-    if differences := found.differences():
-        return Criterion(group, name, told, UNKNOWN, f"{ratio:.2f} times, but {differences[0]}", ratio)
-    headroom = found.headroom()
+        return _Finding("no run of the baseline", status=UNKNOWN)
+    if differences := throughput.differences():
+        return _Finding(f"{ratio:.2f} times, but {differences[0]}", ratio, status=UNKNOWN)
+    headroom = throughput.headroom()
     if headroom is not None and headroom < _QUIET:
-        busy = f"the ideal loader reached {headroom:.2f} times Millrace's audio-s/s: the machine was busy with other work"
-        return Criterion(group, name, told, UNKNOWN, f"{ratio:.2f} times, but {busy}", ratio)
-    new, old = (found.figure(role, _measure("samples")).value for role in ("bench", "baseline"))
-    figure = f"{ratio:.2f} times: {rate(new)} against {rate(old)} samples/s"
-    if audio is not None:
-        figure += f" ({audio:.2f} times in audio-s/s)"
-    return Criterion(group, name, told, PASS if ratio >= bar else FAIL, figure, ratio)
+        words = f"{ratio:.2f} times, but the ideal loader reached {headroom:.2f} times Millrace's audio-s/s: "
+        return _Finding(words + "the machine was busy with other work", ratio, status=UNKNOWN)
+    ours, theirs = (throughput.figure(role, MEASURE["samples"]).value for role in ("bench", "baseline"))
+    words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
+    return _Finding(words + (f" ({audio:.2f} times in audio-s/s)" if audio is not None else ""), ratio)
 
 
-def _share(group: str, name: str, bar: str, figure: Figure | None, passes: Any, why_not: str) -> Criterion:
-    if figure is None:
-        return Criterion(group, name, bar, UNKNOWN, why_not)
-    status = PASS if passes(figure.value) else FAIL
-    return Criterion(group, name, bar, status, percent(figure.value), figure.value)
+def _share(key: str, missing: str) -> Callable[[Throughput], _Finding]:
+    """A share of the benchmark; `missing` says why there may be none."""
+
+    def statistic(throughput: Throughput) -> _Finding:
+        share = throughput.figure("bench", MEASURE[key])
+        if share is None:
+            no_gpu = key == "gpu" and not throughput.on_gpu
+            return _Finding("there is no GPU in this machine" if no_gpu else missing, status=UNKNOWN)
+        return _Finding(percent(share.value), share.value)
+
+    return statistic
 
 
-def _stable(found: Throughput, group: str) -> Criterion:
-    name, bar = "Stability", f"{STEPS} steps without running out of memory, a hang or a stop"
-    runs = [*found.bench, *found.check]
-    broken = [
-        (run.name, run.done_steps, run.failed or "did not come to its end")
-        for run in runs
-        if not run.finished
-    ]
-    if broken:
-        run, steps, why = broken[0]
-        return Criterion(group, name, bar, FAIL, f"{run} after {steps} steps: {why}", float(steps))
-    steps = max(run.done_steps for run in found.bench)
-    figure = f"{len(runs)} run{'s' if len(runs) > 1 else ''} clean, the longest bench {steps} steps"
+def _clean_steps(throughput: Throughput) -> _Finding:
+    runs = [*throughput.bench, *throughput.check]
+    for run in runs:
+        if not run.finished:
+            words = f"{run.name} after {run.done_steps} steps: {run.failed or 'did not come to its end'}"
+            return _Finding(words, float(run.done_steps), status=FAIL)
+    steps = max(run.done_steps for run in throughput.bench)
+    words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} clean, the longest bench {steps} steps"
     if lost := sum(run.lost_samples or 0 for run in runs):
-        figure += f", {lost} unusable samples left out"
-    return Criterion(group, name, bar, PASS if steps >= STEPS else UNKNOWN, figure, float(steps))
+        words += f", {lost} unusable samples left out"
+    return _Finding(words, float(steps), status=None if steps >= STEPS else UNKNOWN)
 
 
-def _covered(found: Throughput, group: str) -> Criterion:
-    name, bar = "All buckets sampled", "every bucket that holds rows"
-    runs = [run for run in (*found.check, *found.bench) if run.steps]
-    holding = [bucket for bucket in found.buckets if bucket.rows]
-    if not runs or not holding:
-        return Criterion(group, name, bar, UNKNOWN, "no steps were recorded")
-    seen = {bucket for run in runs for step in run.steps for bucket in step["buckets"]}
-    missed = [bucket for bucket in holding if bucket.name not in seen]
+def _sampled_buckets(throughput: Throughput) -> _Finding:
+    """The number of buckets with batches; the limit leaves out those too rare to be due."""
+    runs = [run for run in (*throughput.check, *throughput.bench) if run.steps]
+    buckets = [bucket for bucket in throughput.buckets if bucket.rows]
+    if not runs or not buckets:
+        return _Finding("no steps were recorded", status=UNKNOWN)
+    sampled = {name for run in runs for step in run.steps for name in step["buckets"]}
+    missed = [bucket for bucket in buckets if bucket.name not in sampled]
     batches = max(sum(step.get("batches", 1) for step in run.steps) for run in runs)
-    hours = math.fsum(bucket.hours for bucket in holding)
-    due = (
-        [bucket for bucket in missed if bucket.hours / hours * batches >= _EXPECTED_BATCHES]
-        if hours
-        else missed
-    )
-    figure = f"{len(holding) - len(missed)} of {len(holding)}"
+    hours = math.fsum(bucket.hours for bucket in buckets)
+    rare = [bucket for bucket in missed if hours and bucket.hours / hours * batches < _EXPECTED_BATCHES]
+    words = f"{len(buckets) - len(missed)} of {len(buckets)}"
     if missed:
-        names = ", ".join(
-            f"{bucket.name} ({percent(bucket.hours / hours)} of the hours)" for bucket in missed
-        )
-        figure += f"; not in {batches} batches: {names}"
-    return Criterion(group, name, bar, FAIL if due else PASS, figure, float(len(holding) - len(missed)))
+        names = [f"{b.name} ({percent(b.hours / hours)} of the hours)" if hours else b.name for b in missed]
+        words += f"; not in {batches} batches: {', '.join(names)}"
+    return _Finding(words, float(len(buckets) - len(missed)), float(len(buckets) - len(rare)))
 
 
-def _proportional(found: Throughput, group: str) -> Criterion:
-    """Each bucket's share of the audio within three standard deviations (and one batch) of its share of the
-    hours."""
-    name, bar = "Buckets in proportion to hours", "each within three standard deviations of random batches"
-    run = max((run for run in found.bench if run.steps), key=lambda run: len(run.steps), default=None)
-    hours = math.fsum(bucket.hours for bucket in found.buckets)
+def _gap_to_hours(throughput: Throughput) -> _Finding:
+    """The largest gap between a bucket's share of the audio and of the hours.
+
+    Fails if any is wider than three standard deviations of random batches and one batch.
+    """
+    run = max((run for run in throughput.bench if run.steps), key=lambda run: len(run.steps), default=None)
+    hours = math.fsum(bucket.hours for bucket in throughput.buckets)
     if run is None or not hours:
-        return Criterion(group, name, bar, UNKNOWN, "no steps were recorded")
-    batches, shares = sum(step.get("batches", 1) for step in run.steps), bucket_shares(run)
+        return _Finding("no steps were recorded", status=UNKNOWN)
     # A batch of another bucket may hold more or less audio: count in batches of the mean size.
-    off = {
-        bucket.name: (shares.get(bucket.name, 0.0) - bucket.hours / hours, bucket.hours / hours)
-        for bucket in found.buckets
-    }
-    worst, (gap, due) = max(off.items(), key=lambda pair: (abs(pair[1][0]), pair[0]))
-    fits = all(
-        abs(gap) <= 3 * math.sqrt(due * (1 - due) / batches) + 1 / batches + 1e-9 for gap, due in off.values()
-    )
-    figure = f"largest gap {worst}: {percent(due + gap)} of the audio, {percent(due)} of the hours"
-    return Criterion(group, name, bar, PASS if fits else FAIL, figure, abs(gap))
-
-
-def bucket_shares(run: Run) -> dict[str, float]:
-    """Share of the audio that a run has seen, by bucket."""
-    sums: dict[str, float] = {}
+    batches = sum(step.get("batches", 1) for step in run.steps)
+    audio = Counter()
     for step in run.steps:
-        for bucket, (_, seconds) in step["buckets"].items():
-            sums[bucket] = sums.get(bucket, 0.0) + seconds
-    whole = math.fsum(sums.values())
-    return {bucket: seconds / whole for bucket, seconds in sums.items()} if whole else {}
+        audio.update({name: seconds for name, (_, seconds) in step["buckets"].items()})
+    total = math.fsum(audio.values()) or 1.0
+    due = {bucket.name: bucket.hours / hours for bucket in throughput.buckets}
+    gaps = {name: audio[name] / total - share for name, share in due.items()}
+    fits = all(
+        abs(gaps[name]) <= 3 * math.sqrt(share * (1 - share) / batches) + 1 / batches + 1e-9
+        for name, share in due.items()
+    )
+    worst = max(gaps, key=lambda name: (abs(gaps[name]), name))
+    words = f"largest gap {worst}: {percent(due[worst] + gaps[worst])} of the audio,"
+    words += f" {percent(due[worst])} of the hours"
+    return _Finding(words, abs(gaps[worst]), status=PASS if fits else FAIL)
 
 
-def _falls(found: Throughput, group: str) -> Criterion:
-    name, bar = "Loss falls", "last quarter of the steps below the first"
-    run = (found.check or found.bench)[0]
+def _last_loss(throughput: Throughput) -> _Finding:
+    run = (throughput.check or throughput.bench)[0]
     first, last = run.training_loss(first_quarter), run.training_loss(last_quarter)
     if first is None or last is None or len(run.windows) < 2:
-        return Criterion(group, name, bar, UNKNOWN, f"{run.name} has too few lines of log")
-    figure = f"{first:.3f} to {last:.3f} in {run.done_steps} steps of {run.name}"
-    return Criterion(group, name, bar, PASS if last < first else FAIL, figure, last)
+        return _Finding(f"{run.name} has too few lines of log", status=UNKNOWN)
+    return _Finding(f"{first:.3f} to {last:.3f} in {run.done_steps} steps of {run.name}", last, first)
 
 
-def _comparable(found: Throughput, group: str) -> Criterion:
-    name, bar = (
-        "Loss against the naive pipeline",
-        f"at most {100 * (COMPARABLE - 1):.0f} % above, after as many steps",
-    )
-    if not found.baseline:
-        return Criterion(group, name, bar, UNKNOWN, "no run of the naive pipeline")
-    new, old = found.bench[0], found.baseline[0]
-    if new.done_steps != old.done_steps:
-        figure = f"{new.name} has {new.done_steps} steps, {old.name} {old.done_steps}"
-        return Criterion(group, name, bar, UNKNOWN, figure)
-    kind, ours, theirs = "held-out", new.held_out_loss(), old.held_out_loss()
+def _loss_against_baseline(throughput: Throughput) -> _Finding:
+    if not throughput.baseline:
+        return _Finding("no run of the baseline", status=UNKNOWN)
+    bench, baseline = throughput.bench[0], throughput.baseline[0]
+    if bench.done_steps != baseline.done_steps:
+        words = f"{bench.name} has {bench.done_steps} steps, {baseline.name} {baseline.done_steps}"
+        return _Finding(words, status=UNKNOWN)
+    kind, ours, theirs = "held-out", bench.held_out_loss(), baseline.held_out_loss()
     if ours is None or theirs is None:
-        kind, ours, theirs = "training", new.training_loss(last_quarter), old.training_loss(last_quarter)
+        kind, ours, theirs = "training", *(run.training_loss(last_quarter) for run in (bench, baseline))
     if ours is None or theirs is None:
-        return Criterion(group, name, bar, UNKNOWN, "no losses")
+        return _Finding("no losses", status=UNKNOWN)
+    words = f"{kind} loss {ours:.3f} against {theirs:.3f} after {bench.done_steps} steps"
     # A negative loss has no share to be above by.
-    fits = ours <= theirs + (COMPARABLE - 1) * abs(theirs)
-    figure = f"{kind} loss {ours:.3f} against {theirs:.3f} after {new.done_steps} steps"
-    return Criterion(group, name, bar, PASS if fits else FAIL, figure, ours)
+    return _Finding(words, ours, theirs + _COMPARABLE * abs(theirs))
+
+
+_GPU = _share("gpu", "the GPU's counters could not be read")
+_PADDING = _share("padding_audio_seconds", "no counts")
+_WAITING = _share("waiting", "no times")
+_SAME = "times the baseline's samples/s, same machine"
+_CLEAN = f"{STEPS} steps without running out of memory, a hang or a stop"
+_RANDOM = "each within three standard deviations of random batches"
+_CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many steps"
+# Group, name, bar, the statistic held against it, and how: with a number, or with the statistic's limit.
+_CRITERIA = (
+    ("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
+    ("required", "GPU use", "above 85 %", _GPU, gt, 0.85),
+    ("required", "Padding (seconds of audio)", "below 20 %", _PADDING, lt, 0.2),
+    ("required", "Stability", _CLEAN, _clean_steps, ge, STEPS),
+    ("required", "All buckets sampled", "every bucket that holds rows", _sampled_buckets, ge, None),
+    ("required", "Buckets in proportion to hours", _RANDOM, _gap_to_hours, le, None),
+    ("required", "Loss falls", "last quarter of the steps below the first", _last_loss, lt, None),
+    ("required", "Loss against the baseline", _CLOSE, _loss_against_baseline, le, None),
+    ("project", "Throughput", f"at least 3 {_SAME}", _speedup, ge, 3.0),
+    ("project", "GPU use", "above 90 %", _GPU, gt, 0.9),
+    ("project", "Waiting for data", "below 5 % of the time", _WAITING, lt, 0.05),
+)
 
 
 def percent(share: float) -> str:
-    """`12.3 %`."""
+    """`12.3 %`, with two digits of what is rare."""
     return f"{100 * share:.2f} %" if 0 < abs(share) < 0.001 else f"{100 * share:.1f} %"
 
 
@@ -202,55 +203,49 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def result(found: Throughput, judged: list[Criterion]) -> dict[str, Any]:
+def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
     """All of it as JSON."""
+    roles = [role for role, _ in throughput.role_names]
     comparison = {}
-    for measure in MEASURES:
-        figures = {role: found.figure(role, measure) for role, _ in found.role_names}
-        comparison[measure.key] = {
-            "name": measure.name,
-            "kind": measure.kind,
-            "higher_is_better": measure.higher_is_better,
+    for key, measure in MEASURE.items():
+        figures = {role: throughput.figure(role, measure) for role in roles}
+        comparison[key] = {
+            **{name: getattr(measure, name) for name in ("name", "kind", "higher_is_better")},
             **{role: figure.as_dict() if figure else None for role, figure in figures.items()},
-            "ratio": found.ratio(measure.key),
+            "ratio": throughput.ratio(key),
         }
     runs = [
-        (role, run)
+        {
+            "role": role,
+            "name": run.name,
+            "steps": run.done_steps,
+            "finished": run.finished,
+            "failed": run.failed,
+            "ranks": run.world_size,
+            "seconds": run.seconds,
+            "settings": {k: v for k, v in run.facts.items() if isinstance(v, str | int | float)},
+        }
         for role in ("baseline", "bench", "ideal", "check", "profile")
-        for run in getattr(found, role)
+        for run in getattr(throughput, role)
     ]
     return {
-        "machine": found.bench[0].machine,
-        "differences": found.differences(),
+        "machine": throughput.bench[0].machine,
+        "differences": throughput.differences(),
         "comparison": comparison,
         "padding_units": UNIT_NAMES,
-        "time_shares": {role: found.shares(role) for role, _ in found.role_names},
-        "headroom": found.headroom(),
-        "buckets": [_bucket(bucket, found) for bucket in found.buckets],
+        "time_shares": {role: throughput.shares(role) for role in roles},
+        "headroom": throughput.headroom(),
+        "buckets": [_bucket(bucket) for bucket in throughput.buckets],
         "criteria": [asdict(criterion) for criterion in judged],
-        "profile": next((run.profile for run in found.profile if run.profile), None),
-        "runs": [
-            {
-                "role": role,
-                "name": run.name,
-                "steps": run.done_steps,
-                "finished": run.finished,
-                "failed": run.failed,
-                "ranks": run.world_size,
-                "seconds": run.seconds,
-                "settings": {k: v for k, v in run.facts.items() if isinstance(v, str | int | float)},
-            }
-            for role, run in runs
-        ],
+        "profile": next((run.profile for run in throughput.profile if run.profile), None),
+        "runs": runs,
     }
 
 
-def _bucket(bucket: Any, found: Throughput) -> dict[str, Any]:
-    facts = {name: getattr(bucket, name) for name in ("name", "hours", "rows", "steps", "padding", "rate")}
-    for name in ("seconds", "batch"):
-        figure = getattr(bucket, name)
-        key = {"seconds": "step_seconds", "batch": "batch_size"}[name]
+def _bucket(bucket: Any) -> dict[str, Any]:
+    facts = {name: getattr(bucket, name) for name in ("name", "hours", "rows", "steps", "padding")}
+    for key, figure in (("step_seconds", bucket.seconds), ("batch_size", bucket.batch)):
         facts[key] = {"median": figure.value, "low": figure.low, "high": figure.high} if figure else None
-    facts["audio_seconds_per_second"] = facts.pop("rate")
+    facts["audio_seconds_per_second"] = bucket.rate
     facts["seen_hours"] = bucket.seen_seconds / 3600
     return {**facts, "peak_memory_bytes": bucket.peak_memory}

@@ -8,13 +8,14 @@ reader's.
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import math
 import os
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"}
 _FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Noto Sans', 'DejaVu Sans', sans-serif"
 # Neither XML nor eyes take these.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]")
+# Inches: a figure, a bar with its gap, a line of a legend.
+WIDTH, _PITCH, _LINE = 9.0, 0.28, 0.22
 
 
 @contextlib.contextmanager
@@ -42,154 +45,168 @@ def style() -> Iterator[None]:
     alone."""
     import matplotlib
 
-    settings = {
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],
-        "font.size": 9.5,
-        "text.parse_math": False,
-        "text.color": INK,
-        "axes.labelcolor": MUTED,
-        "axes.edgecolor": GRID,
-        "axes.facecolor": "none",
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": False,
-        "grid.color": GRID,
-        "grid.linewidth": 0.8,
-        "xtick.color": GRID,
-        "ytick.color": GRID,
-        "xtick.labelcolor": MUTED,
-        "ytick.labelcolor": INK,
-        "xtick.major.size": 0,
-        "ytick.major.size": 0,
-        "figure.facecolor": PAPER,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "millrace",
-    }
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(settings)
+        matplotlib.rc("font", **{"family": "sans-serif", "sans-serif": ["DejaVu Sans"], "size": 9.5})
+        matplotlib.rc("text", color=INK, parse_math=False)
+        matplotlib.rc("axes", labelcolor=MUTED, edgecolor=GRID, facecolor="none", axisbelow=True)
+        matplotlib.rc("axes.spines", top=False, right=False)
+        matplotlib.rc("grid", color=GRID, linewidth=0.8)
+        matplotlib.rc("xtick", **{"color": GRID, "labelcolor": MUTED, "major.size": 0})
+        matplotlib.rc("ytick", **{"color": GRID, "labelcolor": INK, "major.size": 0})
+        matplotlib.rc("figure", facecolor=PAPER)
+        matplotlib.rc("svg", fonttype="none", hashsalt="millrace")
         # The reader's browser sets the text, so what matplotlib's own font lacks does not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
-@dataclass
 class Sheet:
-    """A figure measured in inches from its top left corner."""
+    """A figure of WIDTH, measured in inches from its top left corner, with title, subtitle and legend."""
 
-    figure: Figure
-    width: float
-    height: float
-
-    @classmethod
-    def new(cls, width: float, height: float) -> Sheet:
-        """An empty sheet of this size in inches."""
+    def __init__(
+        self, body: float, title: str, subtitle: str = "", legend: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """`body` is the height for what comes below `top`; `legend` holds (name, colour)."""
         from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
 
-        return cls(Figure(figsize=(width, height)), width, height)
+        # Entries of the legend as (line, left, name, colour), wrapped at the right edge.
+        entries, line, left = [], 0, 0.15
+        for name, colour in legend:
+            name = shorten(name, 3.2)
+            width = 0.17 + text_width(name) + 0.22
+            if left + width > WIDTH and left > 0.15:
+                line, left = line + 1, 0.15
+            entries.append((line, left, name, colour))
+            left += width
+
+        self.top = 0.72 + (_LINE * (line + 1) + 0.12 if legend else 0)
+        self.height = self.top + body
+        self.figure: Figure = Figure(figsize=(WIDTH, self.height))
+        self.text(0.15, 0.3, title, fontsize=12.5, fontweight="bold")
+        self.text(0.15, 0.52, subtitle, color=MUTED)
+        for line, left, name, colour in entries:
+            baseline = 0.8 + _LINE * line
+            self.text(left + 0.17, baseline, name)
+            corner, size = (left / WIDTH, 1 - baseline / self.height), (0.11 / WIDTH, 0.11 / self.height)
+            swatch = Rectangle(corner, *size, facecolor=colour, transform=self.figure.transFigure)
+            self.figure.add_artist(swatch)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """New axes with their top left corner at (left, top)."""
         bottom = self.height - top - height
-        return self.figure.add_axes(
-            (left / self.width, bottom / self.height, width / self.width, height / self.height)
-        )
+        return self.figure.add_axes((left / WIDTH, bottom / self.height, width / WIDTH, height / self.height))
 
     def text(self, left: float, baseline: float, text: str, **font: Any) -> None:
         """A line of text, its baseline `baseline` inches below the top; `font` as matplotlib's Text takes
         it."""
-        self.figure.text(left / self.width, 1 - baseline / self.height, label(text), **font)
-
-    def heading(self, title: str, subtitle: str = "") -> None:
-        """Title and subtitle in the first half inch."""
-        self.text(0.15, 0.3, title, fontsize=12.5, fontweight="bold")
-        if subtitle:
-            self.text(0.15, 0.52, subtitle, color=MUTED)
-
-    def legend(self, left: float, top: float, entries: Sequence[tuple[str, str]]) -> None:
-        """Swatches with names, from (left, top) on, wrapped at the right edge; see legend_height."""
-        from matplotlib.patches import Rectangle
-
-        for row, x, name, colour in _legend_places(entries, self.width - left):
-            baseline = top + 0.22 * row + 0.14
-            self.text(left + x + 0.17, baseline, name)
-            corner = ((left + x) / self.width, 1 - baseline / self.height)
-            size = (0.11 / self.width, 0.11 / self.height)
-            self.figure.add_artist(
-                Rectangle(corner, *size, facecolor=colour, transform=self.figure.transFigure)
-            )
+        self.figure.text(left / WIDTH, 1 - baseline / self.height, label(text), **font)
 
 
-def legend_height(entries: Sequence[tuple[str, str]], width: float) -> float:
-    """Height in inches of a legend in this width."""
-    return 0.22 * (1 + max((row for row, *_ in _legend_places(entries, width)), default=-1))
+@dataclass
+class Panel:
+    """Horizontal bars, the first on top; `title` says what they measure, and in which unit.
+
+    `series` are (colour, or a colour per bar; a length per bar), each starting where the one before it ends.
+    `notes` are texts at the ends of the bars, `ranges` a hairline (low, high) per bar, `marks` an upright
+    line per bar, and `whole` says that only whole numbers occur.
+    """
+
+    title: str
+    names: Sequence[str]
+    series: Sequence[tuple[str | Sequence[str], Sequence[float]]]
+    notes: Sequence[str]
+    ranges: Sequence[tuple[float, float]] = ()
+    marks: Sequence[float] = ()
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        self.names = [shorten(name, 2.6) for name in self.names]
+
+    def draw(self, axes: Axes) -> None:
+        bars = range(len(self.notes))
+        ends = [0.0 for _ in bars]
+        for colour, lengths in self.series:
+            # A hairline of paper between the parts keeps them apart without their colours.
+            axes.barh(bars, lengths, left=ends, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.6)
+            ends = [end + length for end, length in zip(ends, lengths, strict=True)]
+        for bar, (low, high) in enumerate(self.ranges):
+            if high > low:
+                axes.plot([low, high], [bar, bar], color=INK, linewidth=1.1)
+            ends[bar] = max(ends[bar], high)
+        for bar, mark in enumerate(self.marks):
+            axes.plot([mark, mark], [bar - 0.42, bar + 0.42], color=INK, linewidth=1.6)
+            ends[bar] = max(ends[bar], mark)
+        place = {"textcoords": "offset points", "va": "center_baseline", "fontsize": 9}
+        for bar, note in enumerate(self.notes):
+            axes.annotate(label(note), (ends[bar], bar), (5, 0), **place)
+        axes.set_yticks(bars, self.names or [""] * len(bars), va="center_baseline")
+        axes.set_xlim(0, max(ends) or 1)
+        axes.set_ylim(len(bars) - 0.4, -0.6)
+        axes.grid(axis="x")
+        axes.spines["bottom"].set_visible(False)
 
 
-def _legend_places(entries: Sequence[tuple[str, str]], width: float) -> Iterator[tuple[int, float, str, str]]:
-    row, x = 0, 0.0
-    for name, colour in entries:
-        name = shorten(name, 3.2)
-        needed = 0.17 + text_width(name) + 0.22
-        if x and x + needed > width:
-            row, x = row + 1, 0.0
-        yield row, x, name, colour
-        x += needed
+def bar_chart(
+    title: str,
+    subtitle: str,
+    panels: Sequence[Panel],
+    legend: Sequence[tuple[str, str]] = (),
+    columns: int = 1,
+    nothing: str = "There is nothing to show.",
+) -> str:
+    """The SVG of panels side by side in `columns`, or of the sentence `nothing` if none has a bar.
 
+    A panel without names shares those of the panel at its left. `legend` holds (name, colour).
+    """
+    panels = [panel for panel in panels if panel.notes]
+    with style():
+        if not panels:
+            sheet = Sheet(0.38, title, subtitle)
+            sheet.text(0.15, 0.88, nothing)
+            return svg(sheet.figure, title, f"{subtitle}. {nothing}")
 
-def stacked_bars(
-    axes: Axes, series: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], totals: Sequence[str]
-) -> None:
-    """Horizontal bars, the first on top: `series` are (colour, length per bar), `names` left, `totals` at the
-    ends."""
-    sums = [math.fsum(values[bar] for _, values in series) for bar in range(len(names))]
-    longest = max(sums, default=0) or 1
-    ends = [0.0] * len(names)
-    for colour, values in series:
-        # A hairline of paper between the parts keeps them apart without their colours.
-        axes.barh(
-            range(len(names)), values, left=ends, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.6
-        )
-        ends = [end + value for end, value in zip(ends, values, strict=True)]
-    for bar, total in enumerate(totals):
-        axes.annotate(
-            label(total),
-            (sums[bar], bar),
-            (5, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=9,
-        )
-    axes.set_yticks(range(len(names)), [label(name) for name in names], va="center_baseline")
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0, longest)
-    axes.grid(axis="x")
-    axes.spines["bottom"].set_visible(False)
+        def room(texts: Iterable[str]) -> float:
+            return max(map(text_width, texts), default=0.0)
+
+        # A column has room for its longest name at the left and its longest note at the right.
+        before = [room(t for p in panels[n::columns] for t in p.names) + 0.1 for n in range(columns)]
+        behind = [room(t for p in panels[n::columns] for t in p.notes) + 0.35 for n in range(columns)]
+        width = (WIDTH - 0.15 - sum(before) - sum(behind)) / columns
+        lefts = [0.15 + sum(before[: n + 1]) + sum(behind[:n]) + width * n for n in range(columns)]
+
+        rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
+        heights = [_PITCH * max(len(panel.notes) for panel in row) + 0.72 for row in rows]
+        sheet = Sheet(sum(heights) - 0.1, title, subtitle, legend)
+        for place, panel in enumerate(panels):
+            left, top = lefts[place % columns], sheet.top + sum(heights[: place // columns])
+            sheet.text(left, top + 0.14, panel.title, fontweight="bold")
+            axes = sheet.axes(left, top + 0.22, width, _PITCH * len(panel.notes))
+            panel.draw(axes)
+            count_axis(axes.xaxis, min(5, 2 + round(width)), panel.whole)
+        return svg(sheet.figure, title, subtitle)
 
 
 def count_axis(axis: Any, ticks: int = 5, whole: bool = True) -> None:
-    """Round ticks with thousands set apart on a matplotlib axis; `whole` where only whole numbers occur."""
+    """Round ticks with thousands set apart on a matplotlib axis; `whole` if only whole numbers occur."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(ticks, integer=whole, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def svg(figure: Figure, title: str, description: str = "") -> str:
-    """The figure as SVG with a title (and description) for those who do not see it; the same figure, the same
+def svg(figure: Figure, title: str, description: str) -> str:
+    """The figure as SVG with a title and a description for those who do not see it; the same figure, the same
     text."""
     buffer = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=nothing)
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = re.sub(r"^.*?(?=<svg )", "", buffer.getvalue(), flags=re.DOTALL)
     text = text.replace("'DejaVu Sans', sans-serif", _FONT)
-    told = f"<title>{_escape(title)}</title>" + (
-        f"<desc>{_escape(description)}</desc>" if description else ""
-    )
+    title, description = html.escape(label(title)), html.escape(label(description))
     head, _, body = text.partition(">")
-    text = f'{head} role="img" aria-label="{_escape(title)}">\n {told}{body}'
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    head += f' role="img" aria-label="{title}">\n <title>{title}</title><desc>{description}</desc>'
+    return "\n".join(line.rstrip() for line in (head + body).splitlines()) + "\n"
 
 
 def save_svg(path: str | os.PathLike, text: str) -> None:
@@ -206,12 +223,6 @@ def inline_svg(text: str, prefix: str) -> str:
     return text
 
 
-def _escape(text: str) -> str:
-    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
-        text = text.replace(char, entity)
-    return _CONTROL.sub("\ufffd", text)
-
-
 def label(text: str) -> str:
     """A name on one line, without characters that cannot be shown."""
     return _CONTROL.sub("\ufffd", re.sub(r"[\t\r\n]+", " ", text))
@@ -219,31 +230,29 @@ def label(text: str) -> str:
 
 def text_width(text: str, size: float = 9.5) -> float:
     """About how wide a text is in inches, in any sans-serif font of `size` points."""
-    ems = sum(
-        0.0
-        if unicodedata.combining(char)
-        else 1.0
-        if unicodedata.east_asian_width(char) in "WF"
-        else 0.3
-        if char in " .,:;'|!iIjl"
-        else 0.68
-        if char.isupper() or char in "mwMW%"
-        else 0.56
-        for char in text
-    )
-    return ems * size / 72
+
+    def ems(char: str) -> float:
+        if unicodedata.combining(char):
+            return 0.0
+        if unicodedata.east_asian_width(char) in "WF":
+            return 1.0
+        if char in " .,:;'|!iIjl":
+            return 0.3
+        return 0.68 if char.isupper() or char in "mwMW%" else 0.56
+
+    return sum(map(ems, text)) * size / 72
 
 
-def shorten(text: str, width: float, size: float = 9.5) -> str:
-    """The text as `label` gives it, its middle left out where it is wider than `width` inches."""
+def shorten(text: str, width: float) -> str:
+    """The text as `label` gives it, its middle left out if it is wider than `width` inches."""
     text = label(text)
-    if text_width(text, size) <= width:
+    if text_width(text) <= width:
         return text
-    kept = len(text)
-    while kept > 2 and text_width(text[:kept], size) > width - size / 72:
-        kept -= 1
-    head = (kept * 2 + 2) // 3
-    return f"{text[:head].rstrip()}…{text[len(text) - (kept - head) :].lstrip()}"
+    length = len(text)
+    while length > 2 and text_width(text[:length] + "m") > width:
+        length -= 1
+    head = (length * 2 + 2) // 3
+    return f"{text[:head].rstrip()}…{text[len(text) - (length - head) :].lstrip()}"
 
 
 def human_count(count: float) -> str:
@@ -266,12 +275,12 @@ def human_bytes(size: float) -> str:
     """Bytes in powers of 1000: `1.2 GB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.5 or unit == "TB":
-            return f"{size:.0f} {unit}" if size >= 99.5 or unit == "B" else f"{size:.1f} {unit}"
+            break
         size /= 1000
-    return ""
+    return f"{size:.0f} {unit}" if size >= 99.5 or unit == "B" else f"{size:.1f} {unit}"
 
 
-def human_share(part: float, whole: float) -> str:
+def human_share(part: float, whole: float = 1.0) -> str:
     """`12.3 %`; `<0.1 %` and `>99.9 %` for what is not quite none or all; a dash of nothing."""
     if not whole:
         return "–"
@@ -282,8 +291,8 @@ def human_share(part: float, whole: float) -> str:
     return ">99.9 %" if 99.95 <= share < 100 else f"{share:.1f} %"
 
 
-def nice_step(span: float, most: int) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that divides `span` into at most `most` steps."""
-    raw = max(span, 1e-12) / most
+def nice_step(span: float, max_steps: int) -> float:
+    """The smallest of 1, 2, 2.5, 5 times a power of ten that divides `span` into at most so many steps."""
+    raw = max(span, 1e-12) / max_steps
     power = 10.0 ** math.floor(math.log10(raw))
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= raw * (1 - 1e-9))

@@ -7,7 +7,7 @@ MEANINGS = {
     "too_short": "shorter than min_duration",
     "too_long": "longer than max_duration",
     "cer_over_limit": "character error rate above max_cer",
-    "duplicate_exact": "the same segment a second time",
+    "duplicate_exact": "a repeat of the same segment",
     "duplicate_key": "other texts for the times of another segment; the one with the lower CER is kept",
     "same_audio_in_other_split": "the same audio is in another split under another name",
     # segments, in error
@@ -19,7 +19,7 @@ MEANINGS = {
     "time_reversed": "ends before it starts",
     "time_out_of_range": "lies beyond the end of the audio",
     "no_human_text": "the human text is missing or blank",
-    "audio_missing": "the audio file is not there",
+    "audio_missing": "the audio file is missing",
     "audio_empty": "the audio file is empty",
     "audio_load": "the audio file cannot be opened or decoded",
     "audio_no_stream": "the file holds no audio",
@@ -29,41 +29,41 @@ MEANINGS = {
     "json_empty": "the file is empty",
     "json_damaged": "not valid JSON, or cut off",
     "json_encoding": "not in UTF-8",
-    "json_not_an_object": "something other than an object stands on top",
+    "json_not_an_object": "the top level is not an object",
     "json_unreadable": "the file cannot be read",
     "no_segments": "holds no segments",
     "no_audio_file": "does not say which audio it belongs to",
     "name_not_utf8": "the name of the file or of a folder it lies in is not UTF-8",
-    "not_an_alignment_name": "the name does not end in _aligned.json: taken for something else",
+    "not_an_alignment_name": "the name does not end in _aligned.json: not an alignment file",
     # repairs
     "json_bom": "a byte order mark was skipped",
-    "json_control": "control characters stand raw in a text of the JSON",
-    "json_surrogate": "half characters in the JSON were mended or replaced",
-    "json_nan": "NaN or Infinity stands in the JSON",
+    "json_control": "a text of the JSON holds unescaped control characters",
+    "json_surrogate": "unpaired surrogates in the JSON were joined or replaced",
+    "json_nan": "the JSON holds NaN or Infinity",
     "audio_file_from_name": "audio_file is missing: found by the name of the alignment file",
     "start_clipped": "start a little below zero, set to zero",
     "end_clipped": "end a little beyond the audio, set to its end",
-    "asr_text_missing": "no ASR text: kept with an empty one",
+    "asr_text_missing": "no ASR text: an empty one is used",
     "time_from_string": "a time in quotes was read as a number",
     "text_from_number": "a number was read as text",
-    "text_surrogate": "half characters in a text were mended or replaced",
-    "text_nul": "zero characters in a text were removed",
+    "text_surrogate": "unpaired surrogates in a text were joined or replaced",
+    "text_nul": "NUL characters in a text were removed",
     "cer_computed": "CER missing or unusable: computed from the texts",
     # warnings and notes
-    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is late, mostly by 10 to "
-    "70 ms",
-    "no_header": "audio without a header, known by its name only",
-    "duration_wrong": "the length that the file states is wrong: it was measured",
-    "bytes_behind": "what lies behind the audio of a WAV is no chunk: bytes may have been added within the audio",
-    "bytes_missing": "a WAV ends before its audio should: it is cut, or bytes are missing within the audio",
-    "opposite_channels": "two channels that cancel each other (one is wired wrongly): the first alone is used",
+    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is late,"
+    " mostly by 10 to 70 ms",
+    "no_header": "audio without a header: its format is taken from the file name",
+    "duration_wrong": "the file states a wrong length: it was measured",
+    "bytes_behind": "the bytes behind a WAV's audio are no chunk: bytes may have been added within the audio",
+    "bytes_missing": "a WAV ends early: it was cut off, or bytes are missing within the audio",
+    "opposite_channels": "two channels that cancel each other (one has inverted polarity): the first is used",
     "second_transcript": "a further transcript of the same recording",
-    "language_unknown": "no language known for the country: set language_map",
+    "language_unknown": "the language of the country is unknown: set language_map",
     "alignment_subfolders": "folders below Alignment/alignment_output are not read",
     "no_alignment_folder": "the country has no folder Alignment/alignment_output",
 }
 
 
 def meaning(reason: str) -> str:
-    """What a reason means; nothing for one that is not known, or speaks for itself."""
+    """What a reason means; empty if it is unknown, or speaks for itself."""
     return MEANINGS.get(reason, "")

@@ -1,17 +1,15 @@
-"""The numbers of the corpus report: hours and segments per country, split and subset, error rates,
-ledgers."""
+"""The numbers of the corpus report: hours and segments by country, split and subset, rates, ledgers."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -24,191 +22,135 @@ from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import safe_name
 
 _AGAIN = "Files of different runs lie side by side: run the workflow again"
-
-
-@dataclass
-class Part:
-    """What lies in the shards of one split (and subset of train) of a country."""
-
-    split: str
-    subset_id: int | None
-    segments: int = 0
-    seconds: float = 0.0
-    size: int = 0
-    shards: int = 0
-
-    @property
-    def hours(self) -> float:
-        """Hours in shards."""
-        return self.seconds / 3600
-
-
-@dataclass
-class Rates:
-    """All segments of a manifest, float32 (n,): seconds, CER and WER as fractions, NaN where there is none.
-
-    `in_shard`, bool (n,), says which of them are in a shard.
-    """
-
-    duration: np.ndarray
-    cer: np.ndarray
-    wer: np.ndarray
-    in_shard: np.ndarray
-
-    @classmethod
-    def joined(cls, parts: Sequence[Rates]) -> Rates:
-        """The rates of several manifests, one after the other."""
-        empty = cls(*(np.zeros(0, kind) for kind in (np.float32, np.float32, np.float32, bool)))
-        names = cls.__dataclass_fields__
-        return cls(*(np.concatenate([getattr(part, name) for part in (empty, *parts)]) for name in names))
+_RATES = {"duration_seconds": pa.float64(), "cer": pa.float64(), "wer": pa.float64()}
 
 
 @dataclass
 class Country:
-    """A country as the report shows it."""
+    """A country as the report shows it.
+
+    `recordings` counts them by split. `rates` holds all segments of the manifest: duration_seconds, cer and
+    wer (fractions) in float32, NaN if unknown, and in_shard, which says whether the segment is in a shard.
+    """
 
     name: str
     language: str
-    segments: Ledger
-    files: Ledger
+    ledgers: dict[str, Ledger]  # of segments and files, by unit
     notes: list[str]
-    parts: list[Part]
-    rates: Rates
-    recordings: Counter = field(default_factory=Counter)  # by split
-    source_hours: float = 0.0
-
-    @property
-    def hours(self) -> float:
-        """Hours in shards."""
-        return math.fsum(part.seconds for part in self.parts) / 3600
-
-    def hours_of(self, split: str) -> float:
-        """Hours of a split in shards."""
-        return math.fsum(part.seconds for part in self.parts if part.split == split) / 3600
+    recordings: Mapping[str, int]
+    source_hours: float
+    rates: pd.DataFrame
 
 
 @dataclass
 class Corpus:
-    """All countries, by name."""
+    """All countries in the order of their names.
+
+    `parts` has a row per country, split and subset: segments, hours, size (bytes) and shards.
+    """
 
     countries: list[Country]
+    parts: pd.DataFrame
 
     @property
-    def hours(self) -> float:
-        """Hours in shards."""
-        return math.fsum(country.hours for country in self.countries)
-
-    def hours_of(self, split: str) -> float:
-        """Hours of a split in shards."""
-        return math.fsum(country.hours_of(split) for country in self.countries)
+    def names(self) -> list[str]:
+        """The names of all countries."""
+        return [country.name for country in self.countries]
 
     @property
-    def parts(self) -> list[Part]:
-        """The parts of all countries."""
-        return [part for country in self.countries for part in country.parts]
+    def hours(self) -> pd.DataFrame:
+        """Hours in shards by country (rows) and split (columns)."""
+        table = self.parts.pivot_table("hours", "country", "split", aggfunc="sum")
+        return table.reindex(index=self.names, columns=list(SPLITS)).fillna(0.0)
+
+    @property
+    def rates(self) -> pd.DataFrame:
+        """The rates of all countries, one after the other."""
+        empty = pd.DataFrame(
+            {name: np.zeros(0, np.float32) for name in _RATES} | {"in_shard": np.zeros(0, bool)}
+        )
+        return pd.concat([empty, *(country.rates for country in self.countries)], ignore_index=True)
 
     def ledger(self, unit: str) -> Ledger:
         """The sum of the ledgers of segments or files."""
-        chosen = (country.segments if unit == "segment" else country.files for country in self.countries)
-        return Ledger.total("speech_report_corpus", "all", chosen, unit)
+        ledgers = (country.ledgers[unit] for country in self.countries)
+        return Ledger.total("speech_report_corpus", "all", ledgers, unit)
 
-    def by_reason(self, unit: str, column: str) -> dict[str, dict[str, int]]:
-        """Counts of `rejected`, `repaired` or `warnings` by reason, the most frequent first, then by
-        country."""
-        found: dict[str, dict[str, int]] = defaultdict(dict)
-        for country in self.countries:
-            for reason, count in getattr(
-                country.segments if unit == "segment" else country.files, column
-            ).items():
-                if count:
-                    found[reason][country.name] = count
-        return dict(sorted(found.items(), key=lambda pair: (-sum(pair[1].values()), pair[0])))
+    def by_reason(self, unit: str, column: str) -> pd.DataFrame:
+        """Counts of `rejected`, `repaired` or `warnings` by reason (rows, the most frequent first) and
+        country (columns)."""
+        counts = {country.name: dict(getattr(country.ledgers[unit], column)) for country in self.countries}
+        table = pd.DataFrame.from_dict(counts, "columns", dtype="float64").fillna(0).astype("int64")
+        table = table.loc[table.sum(axis=1) > 0].sort_index()
+        return table.loc[table.sum(axis=1).sort_values(ascending=False, kind="stable").index]
 
 
 def read(index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str | os.PathLike) -> Corpus:
-    """Read the merged index, the merged ledger, and the countries' CSVs; raise where they contradict each
+    """Read the merged index, the merged ledger, and the countries' CSVs; raise if they contradict each
     other."""
     parts = _parts(index)
     try:
-        listed = jsonl.read(ledger)["countries"]
+        rows = jsonl.read(ledger)["countries"]
     except Damaged:
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise MillraceError(f"not a ledger of speech_merge_index ({error})", str(ledger), _AGAIN) from None
-    countries = [_country(row, parts.pop(row["country"], []), index, Path(manifest_dir)) for row in listed]
-    if parts:
-        raise MillraceError(
-            f"holds segments of {', '.join(sorted(parts))}, which {ledger} lacks", str(index), _AGAIN
-        )
-    return Corpus(sorted(countries, key=lambda country: (country.name.casefold(), country.name)))
+    in_shards = parts.groupby("country")["segments"].sum().to_dict()
+    countries = [_country(row, in_shards.pop(row["country"], 0), index, Path(manifest_dir)) for row in rows]
+    if in_shards:
+        unknown = ", ".join(sorted(in_shards))
+        raise MillraceError(f"holds segments of {unknown}, which {ledger} lacks", str(index), _AGAIN)
+    countries.sort(key=lambda country: (country.name.casefold(), country.name))
+    order = {country.name: place for place, country in enumerate(countries)}
+    rank = parts["country"].map(order)
+    return Corpus(countries, parts.loc[rank.sort_values(kind="stable").index])
 
 
-def _country(row: dict, parts: list[Part], index: str | os.PathLike, folder: Path) -> Country:
-    name, segments = row["country"], Ledger.from_dict(row["segments"])
-    rates = _rates(folder / f"{safe_name(name)}_manifest.csv", _keys(index, name))
-    held = sum(part.segments for part in parts)
-    if held != segments.rows_out or held != rates.in_shard.sum():
+def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) -> Country:
+    name = row["country"]
+    ledgers = {"segment": Ledger.from_dict(row["segments"]), "file": Ledger.from_dict(row["files"])}
+    filters = [("country", "=", name)]
+    keys = pq.read_table(index, columns=["key"], filters=filters, partitioning=None)["key"]
+    table = _read_csv(folder / f"{safe_name(name)}_manifest.csv", {"key": pa.string(), **_RATES})
+    rates = table.select(list(_RATES)).to_pandas().astype(np.float32).replace([np.inf, -np.inf], np.nan)
+    rates["in_shard"] = pc.is_in(table["key"], value_set=keys).to_numpy()
+    if not in_shards == ledgers["segment"].rows_out == rates["in_shard"].sum():
         raise MillraceError(
-            f"the index holds {held} segments of {name}, the ledger {segments.rows_out}, "
-            f"and {rates.in_shard.sum()} of them are in the manifest",
+            f"the index holds {in_shards} segments of {name}, the ledger {ledgers['segment'].rows_out}, "
+            f"and {rates['in_shard'].sum()} of them are in the manifest",
             where=str(index),
             remedy=_AGAIN,
         )
-    recordings, source_hours = _recordings(folder / f"{safe_name(name)}_splits.csv")
-    files = Ledger.from_dict(row["files"])
-    return Country(
-        name, row["language"], segments, files, row["notes"], parts, rates, recordings, source_hours
-    )
+    columns = {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}
+    files = _read_csv(folder / f"{safe_name(name)}_splits.csv", columns).to_pandas()
+    # Several files of one recording are one recording.
+    recordings = files.drop_duplicates(["video_id", "split"])["split"].value_counts().to_dict()
+    hours = math.fsum(files["duration_hours"].dropna())
+    return Country(name, row["language"], ledgers, row["notes"], recordings, hours, rates)
 
 
-def _parts(index: str | os.PathLike) -> dict[str, list[Part]]:
-    """Sums of the index by country, split and subset: one row group in memory at a time."""
-    by = ["country", "split", "subset_id", "shard"]
-    found: dict[tuple, list[tuple]] = defaultdict(list)
+def _parts(index: str | os.PathLike) -> pd.DataFrame:
+    """Sums of the index by country, split and subset."""
+    by = ["country", "split", "subset_id"]
+    sums = [("duration_seconds", "sum"), ("size", "sum"), ("size", "count")]
     with own_file(index), pq.ParquetFile(index) as file:
-        for group in range(file.num_row_groups):
-            rows = file.read_row_group(group, columns=[*by, "duration_seconds", "size"])
-            sums = [("duration_seconds", "sum"), ("size", "sum"), ("size", "count")]
-            # One thread, so that floats are always added in the same order.
-            for row in rows.group_by(by, use_threads=False).aggregate(sums).to_pylist():
-                values = row["shard"], row["size_count"], row["duration_seconds_sum"], row["size_sum"]
-                found[row["country"], row["split"], row["subset_id"]].append(values)
-    by_country: dict[str, list[Part]] = defaultdict(list)
-    order = {split: place for place, split in enumerate(SPLITS)}
-    for country, split, subset in sorted(found, key=lambda k: (k[0], order.get(k[1], 9), k[1], k[2] or 0)):
-        shards, counts, seconds, sizes = zip(*found[country, split, subset], strict=True)
-        part = Part(split, subset, sum(counts), math.fsum(seconds), sum(sizes), len(set(shards)))
-        by_country[country].append(part)
-    return by_country
-
-
-def _keys(index: str | os.PathLike, country: str) -> pa.ChunkedArray:
-    return pq.read_table(index, columns=["key"], filters=[("country", "=", country)], partitioning=None)[
-        "key"
-    ]
-
-
-def _rates(path: Path, keys: pa.ChunkedArray) -> Rates:
-    types = {"key": pa.string(), "duration_seconds": pa.float64(), "cer": pa.float64(), "wer": pa.float64()}
-    table = _read_csv(path, types)
-    numbers = (
-        pc.fill_null(table[name], math.nan).to_numpy().astype(np.float32)
-        for name in ("duration_seconds", "cer", "wer")
+        columns = [*by, "shard", "duration_seconds", "size"]
+        # One row group in memory at a time; one thread, so that floats are always added in the same order.
+        groups = (file.read_row_group(number, columns) for number in range(file.num_row_groups))
+        tables = [file.schema_arrow.empty_table().select(columns), *groups]
+        tables = [table.group_by([*by, "shard"], use_threads=False).aggregate(sums) for table in tables]
+    rows = pa.concat_tables(tables).to_pandas()
+    parts = rows.groupby(by, dropna=False, as_index=False).agg(
+        segments=("size_count", "sum"),
+        hours=("duration_seconds_sum", lambda seconds: math.fsum(seconds) / 3600),
+        size=("size_sum", "sum"),
+        shards=("shard", "nunique"),
     )
-    return Rates(*numbers, pc.is_in(table["key"], value_set=keys).to_numpy().astype(bool))
+    order = parts["split"].map({split: place for place, split in enumerate(SPLITS)})
+    return parts.assign(order=order).sort_values(["country", "order", "subset_id"], ignore_index=True)
 
 
-def _recordings(path: Path) -> tuple[Counter, float]:
-    """Recordings per split, and the hours of their audio (several files of one recording are one
-    recording)."""
-    rows = _read_csv(
-        path, {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}
-    ).to_pylist()
-    counts = Counter(split for _, split in {(row["video_id"], row["split"]) for row in rows})
-    return counts, math.fsum(row["duration_hours"] or 0.0 for row in rows)
-
-
-def _read_csv(path: Path, types: dict[str, Any]) -> pa.Table:
+def _read_csv(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
     try:
         return pa_csv.read_csv(
             path,

@@ -5,168 +5,117 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from millrace.common.report import figures
-from millrace.common.report.figures import PALETTE, REST, Sheet, human_count, human_hours, human_share
+from millrace.common.report.figures import PALETTE, REST, Panel, Sheet, human_count, human_hours, human_share
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.report.corpus import Corpus, Rates
+from millrace.speech.report.corpus import Corpus
 
-WIDTH = 9.0
 # Bars of a panel; what is beyond is summed up in one bar, and stands in the tables.
-MOST_BARS = 60
-_PITCH = 0.27
+MAX_BARS = 60
 IN_SHARDS, REJECTED = PALETTE[0], PALETTE[5]
 
 
 def hours(corpus: Corpus) -> str:
     """Hours in shards per country, stacked by split, the largest country first."""
-    ranked = sorted(corpus.countries, key=lambda country: -country.hours)
-    bars = [(country.name, [country.hours_of(split) for split in SPLITS]) for country in ranked]
-    if len(bars) > MOST_BARS:
-        others = [
-            sum(column) for column in zip(*(values for _, values in bars[MOST_BARS - 1 :]), strict=True)
-        ]
-        bars = [*bars[: MOST_BARS - 1], (f"{len(ranked) - MOST_BARS + 1} other countries", others)]
-    in_minutes = max((sum(values) for _, values in bars), default=0) < 2
-    scale, unit = (60, "minutes") if in_minutes else (1, "hours")
-    shares = [f"{split} {human_share(corpus.hours_of(split), corpus.hours)}" for split in SPLITS]
-    legend = list(zip(shares, PALETTE, strict=False))
-    series = [
-        (colour, [values[place] * scale for _, values in bars]) for place, (_, colour) in enumerate(legend)
+    table = corpus.hours
+    total, splits = table.to_numpy().sum(), table.sum()
+    order = table.sum(axis=1).sort_values(ascending=False, kind="stable").index
+    bars = _cut(table.loc[order], "countries")
+    in_minutes = bars.sum(axis=1).max() < 2
+    bars *= 60 if in_minutes else 1
+    legend = [
+        (f"{split} {human_share(splits[split], total)}", colour)
+        for split, colour in zip(SPLITS, PALETTE, strict=False)
     ]
-    title = "Hours in shards per country and split"
-    noun = "country" if len(ranked) == 1 else "countries"
-    subtitle = f"{human_hours(corpus.hours)} in {len(ranked)} {noun}"
-    totals = [_one_decimal(sum(values) * scale, unit) for _, values in bars]
-    panel = Panel(f"Audio in shards ({unit})", [name for name, _ in bars], series, totals, False)
-    return _bars(title, subtitle, legend, [panel], "No country has a segment in a shard.")
+    series = [(colour, list(bars[split])) for split, (_, colour) in zip(SPLITS, legend, strict=True)]
+    notes = [_one_decimal(amount, "min" if in_minutes else "h") for amount in bars.sum(axis=1)]
+    label = f"Audio in shards ({'minutes' if in_minutes else 'hours'})"
+    noun = "country" if len(table) == 1 else "countries"
+    return figures.bar_chart(
+        "Hours in shards per country and split",
+        f"{human_hours(total)} in {len(table)} {noun}",
+        [Panel(label, list(bars.index), series, notes)],
+        legend,
+        nothing="No country has a segment in a shard.",
+    )
+
+
+def _cut(table: pd.DataFrame, noun: str) -> pd.DataFrame:
+    """The first MAX_BARS rows, the last of them the sum of all that follow."""
+    if len(table) <= MAX_BARS:
+        return table
+    rest = table.iloc[MAX_BARS - 1 :].sum().to_frame(f"{len(table) - MAX_BARS + 1} other {noun}").T
+    return pd.concat([table.iloc[: MAX_BARS - 1], rest])
 
 
 def _one_decimal(amount: float, unit: str) -> str:
     """An amount in the unit of the axis: its neighbours are to be compared with it."""
-    short = "min" if unit == "minutes" else "h"
     if 0 < amount < 0.05:
-        return f"<0.1 {short}"
-    return f"{amount:,.0f} {short}" if amount == 0 or amount >= 99.95 else f"{amount:.1f} {short}"
+        return f"<0.1 {unit}"
+    return f"{amount:,.0f} {unit}" if amount == 0 or amount >= 99.95 else f"{amount:.1f} {unit}"
 
 
 def rejects(corpus: Corpus) -> str:
     """Rejected segments and alignment files by reason, stacked by country."""
-    panels, weights = [], dict.fromkeys((country.name for country in corpus.countries), 0)
-    found = {unit: corpus.by_reason(unit, "rejected") for unit in ("segment", "file")}
-    for reasons in found.values():
-        for counts in reasons.values():
-            for name, count in counts.items():
-                weights[name] += count
-    ranked = [name for name in sorted(weights, key=lambda name: -weights[name]) if weights[name]]
+    tables = {unit: corpus.by_reason(unit, "rejected") for unit in ("segment", "file")}
+    weights = sum(table.sum() for table in tables.values()).sort_values(ascending=False, kind="stable")
+    ranked = list(weights.index[weights > 0])
     shown = ranked if len(ranked) <= len(PALETTE) else ranked[: len(PALETTE) - 1]
-    legend = list(zip(shown, PALETTE, strict=False))
-    if rest := ranked[len(shown) :]:
-        legend.append((f"{len(rest)} other countries", REST))
-    for unit, reasons in found.items():
-        if not reasons:
-            continue
-        bars = list(reasons.items())
-        if len(bars) > MOST_BARS:
-            others = {name: sum(c.get(name, 0) for _, c in bars[MOST_BARS - 1 :]) for name in ranked}
-            bars = [*bars[: MOST_BARS - 1], (f"{len(reasons) - MOST_BARS + 1} other reasons", others)]
-        series = [
-            (colour, [counts.get(name, 0) for _, counts in bars]) for name, colour in legend[: len(shown)]
-        ]
-        if rest:
-            series.append((REST, [sum(counts.get(name, 0) for name in rest) for _, counts in bars]))
-        of = corpus.ledger(unit).rows_in
-        sums = [sum(counts.values()) for _, counts in bars]
-        totals = [f"{human_count(count)} ({human_share(count, of)})" for count in sums]
-        label = "Segments rejected" if unit == "segment" else "Alignment files rejected"
-        panels.append(
-            Panel(f"{label} (share of {human_count(of)} found)", [r for r, _ in bars], series, totals, True)
-        )
-    segments, files = corpus.ledger("segment"), corpus.ledger("file")
-    subtitle = (
-        f"{human_count(segments.rows_rejected)} of {human_count(segments.rows_in)} segments, "
-        f"{human_count(files.rows_rejected)} of {human_count(files.rows_in)} alignment files"
+    legend, others = list(zip(shown, PALETTE, strict=False)), ranked[len(shown) :]
+    if others:
+        legend.append((f"{len(others)} other countries", REST))
+
+    panels, parts = [], []
+    for unit, noun in (("segment", "segments"), ("file", "alignment files")):
+        ledger, bars = corpus.ledger(unit), _cut(tables[unit], "reasons")
+        parts.append(f"{human_count(ledger.rows_rejected)} of {human_count(ledger.rows_in)} {noun}")
+        series = [(colour, list(bars[name])) for name, colour in legend[: len(shown)]]
+        series.append((REST, list(bars[others].sum(axis=1))))
+        sums = bars.sum(axis=1)
+        notes = [f"{human_count(count)} ({human_share(count, ledger.rows_in)})" for count in sums]
+        label = f"{noun.capitalize()} rejected (share of {human_count(ledger.rows_in)} found)"
+        panels.append(Panel(label, list(bars.index), series, notes, whole=True))
+    return figures.bar_chart(
+        "Rejects by reason and country", ", ".join(parts), panels, legend, nothing="Nothing was rejected."
     )
-    return _bars("Rejects by reason and country", subtitle, legend, panels, "Nothing was rejected.")
 
 
-class Panel:
-    """One set of horizontal bars: axis label, bar names, series of (colour, lengths), texts at the ends."""
-
-    def __init__(
-        self,
-        label: str,
-        names: list[str],
-        series: list[tuple[str, list[float]]],
-        totals: list[str],
-        whole: bool,
-    ) -> None:
-        self.label, self.series, self.totals, self.whole = label, series, totals, whole
-        self.names = [figures.shorten(name, 2.6) for name in names]
-
-    @property
-    def height(self) -> float:
-        """Inches that the bars take."""
-        return _PITCH * max(len(self.names), 1)
-
-
-def _bars(title: str, subtitle: str, legend: list, panels: list[Panel], nothing: str) -> str:
-    panels = [panel for panel in panels if panel.names]
-    with figures.style():
-        if not panels:
-            sheet = Sheet.new(WIDTH, 1.1)
-            sheet.heading(title, subtitle)
-            sheet.text(0.15, 0.88, nothing)
-            return figures.svg(sheet.figure, title, f"{subtitle}. {nothing}")
-        top = 0.72 + figures.legend_height(legend, WIDTH - 0.3)
-        left = 0.3 + max(figures.text_width(name) for panel in panels for name in panel.names)
-        right = 0.25 + max(figures.text_width(total) for panel in panels for total in panel.totals)
-        sheet = Sheet.new(WIDTH, top + sum(panel.height + 0.65 for panel in panels))
-        sheet.heading(title, subtitle)
-        sheet.legend(0.15, 0.66, legend)
-        for panel in panels:
-            axes = sheet.axes(left, top + 0.08, WIDTH - left - right, panel.height)
-            figures.stacked_bars(axes, panel.series, panel.names, panel.totals)
-            figures.count_axis(axes.xaxis, whole=panel.whole)
-            axes.set_xlabel(panel.label, loc="left")
-            top += panel.height + 0.65
-        return figures.svg(sheet.figure, title, subtitle)
-
-
-def distributions(rates: Rates) -> str:
-    """Histograms of duration, CER and WER, stacked by whether the segment is in a shard."""
-    kept = int(rates.in_shard.sum())
+def distributions(rates: pd.DataFrame) -> str:
+    """Histograms of duration, CER and WER of all segments, stacked by whether the segment is in a shard."""
+    in_shard = rates["in_shard"].to_numpy()
+    count = int(in_shard.sum())
     title = "Duration and error rates of all segments in the manifest"
-    legend = [(f"in shards ({human_count(kept)})", IN_SHARDS)]
-    legend += [(f"rejected when shards were made ({human_count(rates.in_shard.size - kept)})", REJECTED)]
+    legend = [
+        (f"in shards ({human_count(count)})", IN_SHARDS),
+        (f"rejected when shards were made ({human_count(len(rates) - count)})", REJECTED),
+    ]
     panels = (
-        ("Duration (s)", rates.duration, "s", 0.05),
-        ("CER (%)", rates.cer * 100, "%", 0.5),
-        ("WER (%)", rates.wer * 100, "%", 0.5),
+        ("Duration (s)", "duration_seconds", 1, 0.05),
+        ("CER (%)", "cer", 100, 0.5),
+        ("WER (%)", "wer", 100, 0.5),
     )
     with figures.style():
-        sheet = Sheet.new(WIDTH, 3.75)
-        sheet.heading(title)
-        sheet.legend(0.15, 0.48, legend)
-        gap, left = 0.42, 0.8
-        width = (WIDTH - left - 0.2 - 2 * gap - 2 * 0.35) / 3
-        for place, (label, values, unit, finest) in enumerate(panels):
-            axes = sheet.axes(left + place * (width + gap + 0.35), 1.15, width, 2.0)
-            _histogram(axes, label, values, rates.in_shard, unit, finest)
-            if place == 0:
-                axes.set_ylabel("Segments")
+        sheet = Sheet(2.75, title, "A bar behind a gap holds all that is beyond the axis", legend)
+        gap, left = 0.77, 0.8
+        width = (figures.WIDTH - left - 0.2 - 2 * gap) / 3
+        for place, (label, column, scale, finest) in enumerate(panels):
+            axes = sheet.axes(left + place * (width + gap), sheet.top + 0.3, width, 2.0)
+            axes.set_xlabel(label)
+            axes.set_ylabel("Segments" if place == 0 else "")
+            values = rates[column].to_numpy(np.float64) * scale
+            valid = np.isfinite(values)
+            _histogram(axes, values[valid], in_shard[valid], label, finest)
         return figures.svg(sheet.figure, title, "; ".join(name for name, _ in legend))
 
 
-def _histogram(
-    axes: Any, label: str, values: np.ndarray, in_shard: np.ndarray, unit: str, finest: float
-) -> None:
+def _histogram(axes: Any, values: np.ndarray, in_shard: np.ndarray, label: str, finest: float) -> None:
+    unit = label[label.index("(") + 1 : -1]
     figures.count_axis(axes.yaxis)
-    axes.set_xlabel(label)
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)
-    valid = np.isfinite(values)
-    values, in_shard = values[valid].astype(np.float64), in_shard[valid]
+    axes.tick_params(axis="y", labelcolor=figures.MUTED)
     note = (
         f"median {np.median(values):.1f} {unit}, mean {values.mean():.1f} {unit}"
         if values.size
@@ -177,33 +126,26 @@ def _histogram(
         axes.set_xticks([])
         axes.set_yticks([])
         return
-    edges, beyond = histogram_edges(values, unit == "%", finest)
-    bins = np.clip(np.ceil((values - edges[0]) / (edges[1] - edges[0]) - 1e-4) - 1, 0, edges.size - 1).astype(
-        int
-    )
+
     # The bar after a gap holds what lies beyond the last edge.
-    step = edges[1] - edges[0]
-    centres = np.append(edges[:-1] + step / 2, edges[-1] + 1.5 * step)
-    kept = np.bincount(bins[in_shard], minlength=edges.size)
-    lost = np.bincount(bins[~in_shard], minlength=edges.size)
-    shape = {"width": step, "edgecolor": figures.PAPER, "linewidth": 0.4}
-    axes.bar(centres, kept, color=IN_SHARDS, **shape)
-    axes.bar(centres, lost, bottom=kept, color=REJECTED, **shape)
-    axes.set_xlim(edges[0], edges[-1] + (2.5 * step if beyond else 0))
-    axes.set_ylim(0, max((kept + lost).max() * 1.05, 1))
-    tick = figures.nice_step(edges[-1] - edges[0], 5)
-    ticks = np.arange(np.ceil(edges[0] / tick - 1e-9), np.floor(edges[-1] / tick + 1e-9) + 1) * tick + 0.0
-    names = [f"{value:,.10g}" for value in ticks]
+    edges, beyond = histogram_edges(values, unit == "%", finest)
+    step, last = edges[1] - edges[0], edges[-1]
+    bins = np.clip(np.ceil((values - edges[0]) / step - 1e-4) - 1, 0, edges.size - 1).astype(int)
+    centres = np.append(edges[:-1] + step / 2, last + 1.5 * step)
+    bottom = np.zeros(edges.size)
+    for rows, colour in ((in_shard, IN_SHARDS), (~in_shard, REJECTED)):
+        counts = np.bincount(bins[rows], minlength=edges.size)
+        axes.bar(centres, counts, step, bottom, color=colour, edgecolor=figures.PAPER, linewidth=0.4)
+        bottom += counts
+    axes.set_xlim(edges[0], last + (2.5 * step if beyond else 0))
+    axes.set_ylim(0, max(bottom.max() * 1.05, 1))
+
+    tick = figures.nice_step(last - edges[0], 5)
+    ticks = np.arange(np.ceil(edges[0] / tick - 1e-9), np.floor(last / tick + 1e-9) + 1) * tick + 0.0
     if beyond:
-        last = edges[-1] + 1.5 * step
-        near = ticks < edges[-1] - 0.12 * (edges[-1] - edges[0])
-        ticks, names = (
-            np.append(ticks[near], last),
-            [name for name, ok in zip(names, near, strict=True) if ok],
-        )
-        names.append(f">{edges[-1]:,.10g}")
-    axes.set_xticks(ticks, names)
-    axes.tick_params(axis="y", labelcolor=figures.MUTED)
+        ticks = ticks[ticks < last - 0.12 * (last - edges[0])]
+    names = [f"{value:,.10g}" for value in ticks] + ([f">{last:,.10g}"] if beyond else [])
+    axes.set_xticks([*ticks, last + 1.5 * step] if beyond else ticks, names)
 
 
 def histogram_edges(values: np.ndarray, from_zero: bool, finest: float) -> tuple[np.ndarray, bool]:
@@ -214,14 +156,14 @@ def histogram_edges(values: np.ndarray, from_zero: bool, finest: float) -> tuple
     its edges.
     """
     low = 0.0 if from_zero else float(values.min())
-    high, most = float(np.quantile(values, 0.995)), float(values.max())
-    if most - low <= 1.25 * (high - low):
-        high = most
+    high, highest = float(np.quantile(values, 0.995)), float(values.max())
+    if highest - low <= 1.25 * (high - low):
+        high = highest
     step = max(figures.nice_step(high - low, 40), finest)
     first = round(np.floor(low / step + 1e-4))
     last = max(round(np.ceil(high / step - 1e-4)), first + 4)
-    if most > (last + 1e-4) * step:
+    if highest > (last + 1e-4) * step:
         # The last edge is named on the axis, so a round one.
         tick = figures.nice_step((last - first) * step, 5)
         last = round(np.ceil(last * step / tick - 1e-4) * tick / step)
-    return np.arange(first, last + 1) * step, bool(most > (last + 1e-4) * step)
+    return np.arange(first, last + 1) * step, bool(highest > (last + 1e-4) * step)

@@ -2,230 +2,201 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-import numpy as np
+import pandas as pd
 
-from millrace.common.ledger import Ledger
-from millrace.common.report.figures import human_bytes, human_count, human_hours, human_share, inline_svg
-from millrace.common.report.page import Cell, Code, Number, Section, Table, figure, page, paragraph
+from millrace.common.report import page
+from millrace.common.report.figures import human_bytes, human_count, human_hours, human_share
+from millrace.common.report.page import Cell, Code, Number, Table
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country.reasons import meaning
-from millrace.speech.report.corpus import Corpus, Country, Rates
+from millrace.speech.report.corpus import Corpus
 
-TITLE = "Speech corpus"
 # Longer lists of one kind are cut; the ledgers hold all.
-MOST_ROWS = 200
+MAX_ROWS = 200
 
 
-def render(corpus: Corpus, rates: Rates, svgs: Mapping[str, str]) -> str:
-    """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries
-    joined."""
-    total = corpus.ledger("segment")
-    files = corpus.ledger("file")
-    recordings = sum(sum(country.recordings.values()) for country in corpus.countries)
-    shown = {name: figure(inline_svg(svg, name)) for name, svg in svgs.items()}
+def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
+    """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries."""
+    total, parts = corpus.ledger("segment"), corpus.parts
     tiles = [
-        ("In shards", Number(corpus.hours, human_hours(corpus.hours))),
+        ("In shards", Number(parts["hours"].sum(), human_hours(parts["hours"].sum()))),
         ("Segments", _count(total.rows_out)),
         ("Rejected", Number(total.rows_rejected, human_share(total.rows_rejected, total.rows_in))),
-        ("Recordings", _count(recordings)),
+        ("Recordings", _count(sum(sum(country.recordings.values()) for country in corpus.countries))),
         ("Countries", _count(len(corpus.countries))),
-        ("Shards", _count(sum(part.shards for part in corpus.parts))),
-        ("Size", Number(size := sum(part.size for part in corpus.parts), human_bytes(size))),
+        ("Shards", _count(parts["shards"].sum())),
+        ("Size", _bytes(parts["size"].sum())),
     ]
-    lead = f"{human_count(total.rows_in)} segments found = {human_count(total.rows_out)} in shards"
-    lead += f" + {human_count(total.rows_rejected)} rejected with a reason."
-    sections = [
-        Section("countries", "Countries", [_countries(corpus), shown["hours"]]),
-        Section("splits", "Splits and subsets", [paragraph(_SPLITS), _splits(corpus), _subsets(corpus)]),
-        Section(
-            "rates",
-            "Duration and error rates",
-            [paragraph(_RATES), shown["distributions"], _rates(corpus, rates)],
-        ),
-        Section(
-            "rejects",
-            "Rejects",
-            [shown["rejects"], *_by_reason(corpus, "rejected", "rejected", total, files)],
-        ),
-        Section("repairs", "Repairs and warnings", _repairs(corpus, total, files)),
-        Section(
-            "ledger", "Ledger", [paragraph(_LEDGER), _ledger(corpus, "segment"), _ledger(corpus, "file")]
-        ),
-    ]
-    return page(TITLE, lead, tiles, sections)
-
-
-_SPLITS = "Splits are made of whole recordings. Shares are of the hours in shards, after all rejects."
-_RATES = (
-    "Of all segments in the manifest: those in shards, and those rejected when the shards were made (by CER, or for "
-    "their audio). Segments rejected earlier have no rates."
-)
-_LEDGER = "Found = in shards + rejected for segments, found = used + rejected for alignment files; the run checks both."
+    repairs = _by_reason(corpus, "repaired", "repaired") + _by_reason(corpus, "warnings", "with a warning")
+    return page.render(
+        Path(__file__).with_name("corpus.html.j2"),
+        tiles=tiles,
+        total=total,
+        svgs=svgs,
+        countries=_countries(corpus),
+        splits=_splits(corpus),
+        subsets=_subsets(corpus),
+        rates=_rates(corpus, rates),
+        rejected=_by_reason(corpus, "rejected", "rejected"),
+        repairs=repairs + _notes(corpus),
+        ledgers=_ledgers(corpus),
+    )
 
 
 def _count(count: float) -> Number:
-    return Number(count, human_count(count))
+    return Number(int(count), human_count(count))
 
 
-def _hours(corpus: Corpus, hours: float) -> Number:
-    decimals = 1 if corpus.hours >= 1000 else 2 if corpus.hours >= 10 else 3
-    return Number(round(hours, 6), f"{hours:,.{decimals}f}")
+def _bytes(size: float) -> Number:
+    return Number(int(size), human_bytes(size))
 
 
-def _share(part: float, whole: float) -> Number | str:
-    return Number(round(part / whole, 6), human_share(part, whole)) if whole else Number(0, "–")
+def _hours(corpus: Corpus) -> Callable[[float], Number]:
+    """How hours are shown: the smaller the corpus, the more decimals."""
+    total = corpus.parts["hours"].sum()
+    decimals = 1 if total >= 1000 else 2 if total >= 10 else 3
+    return lambda hours: Number(round(hours, 6), f"{hours:,.{decimals}f}")
 
 
-def _countries(corpus: Corpus) -> str:
-    def row(name: str, language: Cell, held: Sequence[Country]) -> list[Cell]:
-        segments = Ledger.total("", "", (country.segments for country in held))
-        hours = sum(country.hours for country in held)
-        return [
-            name,
-            language,
-            _count(sum(sum(country.recordings.values()) for country in held)),
-            _hours(corpus, sum(country.source_hours for country in held)),
-            _count(segments.rows_in),
-            _count(segments.rows_rejected),
-            _count(segments.rows_out),
-            _hours(corpus, hours),
-            _share(hours, corpus.hours),
-        ]
-
-    columns = ["Country", "Language", "Recordings", "Recorded (h)", "Segments found", "Rejected", "In shards"]
-    rows = [row(country.name, Code(country.language), [country]) for country in corpus.countries]
-    columns += ["In shards (h)", "Share of hours"]
-    return Table("Hours and segments per country", columns, rows, row("All", "", corpus.countries)).html()
+def _share(share: float) -> Number:
+    return Number(0, "–") if math.isnan(share) else Number(round(share, 6), human_share(share))
 
 
-def _splits(corpus: Corpus) -> str:
-    def row(name: str, held: Sequence[Country]) -> list[Cell]:
-        whole = sum(country.hours for country in held)
-        cells: list[Cell] = [name]
-        for split in SPLITS:
-            hours = sum(country.hours_of(split) for country in held)
-            recordings = sum(country.recordings[split] for country in held)
-            cells += [_count(recordings), _hours(corpus, hours), _share(hours, whole)]
-        return cells
-
-    columns = ["Country", *(f"{split} {what}" for split in SPLITS for what in ("recordings", "(h)", "share"))]
-    rows = [row(country.name, [country]) for country in corpus.countries]
-    return Table("Real shares of the splits", columns, rows, row("All", corpus.countries)).html()
+def _one_decimal(value: float) -> Number:
+    return Number(0, "–") if math.isnan(value) else Number(round(value, 4), f"{value:.1f}")
 
 
-def _subsets(corpus: Corpus) -> str:
-    rows: list[list[Cell]] = []
-    for country in corpus.countries:
-        for part in country.parts:
-            subset = "" if part.subset_id is None else str(part.subset_id)
-            numbers = [_count(part.segments), _hours(corpus, part.hours), _count(part.shards)]
-            rows.append(
-                [country.name, part.split, subset, *numbers, Number(part.size, human_bytes(part.size))]
-            )
-    if not rows:
-        return paragraph("There are no shards.", True)
+def _text(value: object) -> str:
+    """A text; nothing in the total, which has none."""
+    return value if isinstance(value, str) else ""
+
+
+def _code(value: object) -> Cell:
+    return Code(value) if isinstance(value, str) else ""
+
+
+def _with_total(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the sums of its columns as last row."""
+    return pd.concat([table, table.sum(numeric_only=True).to_frame("All").T])
+
+
+def _table(caption: str, table: pd.DataFrame, shown: Mapping[str, Callable[..., Cell]]) -> Table:
+    """A table by country, with the total as last row. `shown` makes cells of columns that are not counts."""
+    ways = [shown.get(name, _count) for name in table.columns]
+    rows = [
+        [name, *(way(value) for way, value in zip(ways, values, strict=True))]
+        for name, *values in table.itertuples(name=None)
+    ]
+    return Table(caption, ["Country", *table.columns], rows[:-1], rows[-1])
+
+
+def _counts(corpus: Corpus, unit: str) -> pd.DataFrame:
+    names = ("rows_in", "rows_out", "rows_rejected")
+    rows = [[getattr(country.ledgers[unit], name) for name in names] for country in corpus.countries]
+    return pd.DataFrame(rows, corpus.names, names, dtype="int64")
+
+
+def _countries(corpus: Corpus) -> Table:
+    counts, hours = _counts(corpus, "segment"), _hours(corpus)
+    columns = {
+        "Language": [country.language for country in corpus.countries],
+        "Recordings": [sum(country.recordings.values()) for country in corpus.countries],
+        "Recorded (h)": [country.source_hours for country in corpus.countries],
+        "Segments found": counts["rows_in"],
+        "Rejected": counts["rows_rejected"],
+        "In shards": counts["rows_out"],
+        "In shards (h)": corpus.hours.sum(axis=1),
+    }
+    table = _with_total(pd.DataFrame(columns, corpus.names))
+    table["Share of hours"] = table["In shards (h)"] / corpus.parts["hours"].sum()
+    shown = {"Language": _code, "Recorded (h)": hours, "In shards (h)": hours, "Share of hours": _share}
+    return _table("Hours and segments per country", table, shown)
+
+
+def _splits(corpus: Corpus) -> Table:
+    hours = _with_total(corpus.hours)
+    counts = [[country.recordings.get(split, 0) for split in SPLITS] for country in corpus.countries]
+    recordings = _with_total(pd.DataFrame(counts, corpus.names, SPLITS, dtype="int64"))
+    columns, shown = {}, {}
+    for split in SPLITS:
+        columns[f"{split} recordings"] = recordings[split]
+        columns[f"{split} (h)"], shown[f"{split} (h)"] = hours[split], _hours(corpus)
+        columns[f"{split} share"], shown[f"{split} share"] = hours[split] / hours.sum(axis=1), _share
+    return _table("Real shares of the splits", pd.DataFrame(columns), shown)
+
+
+def _subsets(corpus: Corpus) -> Table:
     parts = corpus.parts
-    size = sum(part.size for part in parts)
-    total = [
-        _count(sum(p.segments for p in parts)),
-        _hours(corpus, corpus.hours),
-        _count(sum(p.shards for p in parts)),
-    ]
-    columns = ["Country", "Split", "Subset", "Segments", "Hours", "Shards", "Size of audio"]
-    return Table(
-        "Shards per split and subset", columns, rows, ["All", "", "", *total, Number(size, human_bytes(size))]
-    ).html()
+    columns = {
+        "Split": parts["split"],
+        "Subset": ["" if math.isnan(number) else f"{number:g}" for number in parts["subset_id"]],
+        "Segments": parts["segments"],
+        "Hours": parts["hours"],
+        "Shards": parts["shards"],
+        "Size of audio": parts["size"],
+    }
+    table = _with_total(pd.DataFrame(columns).set_index(parts["country"]))
+    shown = {"Split": _text, "Subset": _text, "Hours": _hours(corpus), "Size of audio": _bytes}
+    return _table("Shards per split and subset", table, shown)
 
 
-def _rates(corpus: Corpus, joined: Rates) -> str:
-    def row(name: str, rates: Rates) -> list[Cell]:
-        cells: list[Cell] = [name, _count(rates.duration.size)]
-        for values, scale, quantiles in (
-            (rates.duration, 1, (5, 50, 95)),
-            (rates.cer, 100, (50, 95)),
-            (rates.wer, 100, (50, 95)),
+def _rates(corpus: Corpus, joined: pd.DataFrame) -> Table:
+    rows = []
+    for name, rates in [*((country.name, country.rates) for country in corpus.countries), ("All", joined)]:
+        cells: list[Cell] = [name, _count(len(rates))]
+        for column, scale, quantiles in (
+            ("duration_seconds", 1, [0.05, 0.5, 0.95]),
+            ("cer", 100, [0.5, 0.95]),
+            ("wer", 100, [0.5, 0.95]),
         ):
-            valid = values[np.isfinite(values)].astype(np.float64) * scale
-            found = [*np.percentile(valid, quantiles), valid.mean()] if valid.size else []
-            cells += [Number(round(float(v), 4), f"{v:.1f}") for v in found] or [Number(0, "–")] * (
-                len(quantiles) + 1
-            )
-        return cells
-
+            values = rates[column].astype("float64") * scale
+            cells += map(_one_decimal, [*values.quantile(quantiles), values.mean()])
+        rows.append(cells)
     columns = ["Country", "Segments", *(f"Duration {what} (s)" for what in ("5 %", "median", "95 %", "mean"))]
-    columns += [
-        f"{name} {what}" for name in ("CER", "WER") for what in ("median (%)", "95 % (%)", "mean (%)")
-    ]
-    rows = [row(country.name, country.rates) for country in corpus.countries]
-    return Table(
-        "Quantiles and means of all segments in the manifest", columns, rows, row("All", joined)
-    ).html()
+    columns += [f"{rate} {what} (%)" for rate in ("CER", "WER") for what in ("median", "95 %", "mean")]
+    return Table("Quantiles and means of all segments in the manifest", columns, rows[:-1], rows[-1])
 
 
-def _by_reason(corpus: Corpus, column: str, done: str, segments: Ledger, files: Ledger) -> list[str]:
-    """A table of segments and one of files by reason, where there are any; shares for what left only."""
-    parts = []
-    for unit, noun, found in (
-        ("segment", "Segments", segments.rows_in),
-        ("file", "Alignment files", files.rows_in),
-    ):
-        reasons = corpus.by_reason(unit, column)
-        if not reasons:
+def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
+    """A table of segments and one of files by reason, if there are any; shares for rejects only."""
+    tables, shares = [], column == "rejected"
+    columns = ["Reason", "Meaning", "Count", *(["Share of found"] if shares else []), "Where"]
+    for unit, noun in (("segment", "Segments"), ("file", "Alignment files")):
+        counts, rows_in = corpus.by_reason(unit, column), corpus.ledger(unit).rows_in
+        if counts.empty:
             continue
 
-        def counts(count: int, of: int = found) -> list[Cell]:
-            return [_count(count), *([_share(count, of)] if column == "rejected" else [])]
+        def row(name: Cell, meant: str, count: int, where: str = "", rows_in: int = rows_in) -> list[Cell]:
+            share = [_share(count / rows_in if rows_in else math.nan)] if shares else []
+            return [name, meant, _count(count), *share, where]
 
-        rows: list[list[Cell]] = []
-        for reason, by_country in list(reasons.items())[:MOST_ROWS]:
-            ranked = sorted(by_country.items(), key=lambda pair: (-pair[1], pair[0]))
-            where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked)
-            rows.append([_reason(reason), meaning(reason), *counts(sum(by_country.values())), where])
-        sums = [sum(by_country.values()) for by_country in reasons.values()]
-        if len(sums) > MOST_ROWS:
-            rows.append(
-                [f"{len(sums) - MOST_ROWS} more", "in the ledger", *counts(sum(sums[MOST_ROWS:])), ""]
-            )
-        columns = [
-            "Reason",
-            "Meaning",
-            "Count",
-            *(["Share of found"] if column == "rejected" else []),
-            "Where",
-        ]
-        parts.append(Table(f"{noun} {done}", columns, rows, ["All", "", *counts(sum(sums)), ""]).html())
-    return parts
+        rows = []
+        for reason, by_country in counts.iloc[:MAX_ROWS].iterrows():
+            ranked = by_country[by_country > 0].sort_index().sort_values(ascending=False, kind="stable")
+            where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
+            name = Code(reason) if " " not in reason else reason
+            rows.append(row(name, meaning(reason), by_country.sum(), where))
+        if (rest := len(counts) - MAX_ROWS) > 0:
+            rows.append(row(f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum()))
+        tables.append(Table(f"{noun} {done}", columns, rows, row("All", "", counts.to_numpy().sum())))
+    return tables
 
 
-def _reason(reason: str) -> Cell:
-    return Code(reason) if " " not in reason else reason
-
-
-def _repairs(corpus: Corpus, segments: Ledger, files: Ledger) -> list[str]:
-    parts = [paragraph("What was kept all the same. These counts take no part in the balance.")]
-    parts += _by_reason(corpus, "repaired", "repaired", segments, files)
-    parts += _by_reason(corpus, "warnings", "with a warning", segments, files)
+def _notes(corpus: Corpus) -> list[Table]:
     rows = [
         [country.name, Code(note), meaning(note)] for country in corpus.countries for note in country.notes
     ]
-    if rows:
-        parts.append(Table("Notes on countries", ["Country", "Note", "Meaning"], rows).html())
-    return parts if len(parts) > 1 else [paragraph("Nothing was repaired, and there were no warnings.", True)]
+    return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)] if rows else []
 
 
-def _ledger(corpus: Corpus, unit: str) -> str:
-    def row(name: str, ledger: Ledger) -> list[Cell]:
-        counts = [_count(ledger.rows_in), _count(ledger.rows_out), _count(ledger.rows_rejected)]
-        return [name, *counts, _share(ledger.rows_rejected, ledger.rows_in)]
-
-    rows = [row(c.name, c.segments if unit == "segment" else c.files) for c in corpus.countries]
-    kept = "In shards" if unit == "segment" else "Used"
-    caption = "Segments" if unit == "segment" else "Alignment files"
-    return Table(
-        caption,
-        ["Country", "Found", kept, "Rejected", "Share rejected"],
-        rows,
-        row("All", corpus.ledger(unit)),
-    ).html()
+def _ledgers(corpus: Corpus) -> list[Table]:
+    tables = []
+    for caption, unit, out in (("Segments", "segment", "In shards"), ("Alignment files", "file", "Used")):
+        table = _with_total(_counts(corpus, unit).set_axis(["Found", out, "Rejected"], axis=1))
+        table["Share rejected"] = table["Rejected"] / table["Found"]
+        tables.append(_table(caption, table, {"Share rejected": _share}))
+    return tables
