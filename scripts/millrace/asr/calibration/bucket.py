@@ -9,6 +9,7 @@ from typing import Any
 from millrace.asr.calibration import key as calibration_key
 from millrace.asr.calibration import search, trial, worst_case
 from millrace.asr.calibration.key import Calibration
+from millrace.asr.calibration.messages import Answer, Device
 from millrace.asr.calibration.options import Choices
 from millrace.common import atomic
 
@@ -23,7 +24,7 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None
     if case is None:
         empty = {"bucket": choices.bucket, "empty": True}
         return None, not atomic.write_if_changed(output, atomic.json_bytes(empty))
-    device: trial.Device = trial.ask({"kind": "device", "device": choices.settings.device})
+    device: Device = trial.ask({"kind": "device", "device": choices.settings.device})
     limit, settings = choices.limit_gb(device), replace(choices.settings, device=device["kind"])
     key, of_bucket = calibration_key.calibration_key(device, choices), calibration_key.bucket_key(case)
 
@@ -38,11 +39,11 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None
     request: dict[str, Any] = {"options": asdict(choices.options), "settings": asdict(settings)}
     request |= {"limit_gb": limit, "world_size": choices.world_size, "bucket": case.number}
 
-    def worst(rows: int) -> trial.Answer:
+    def worst(rows: int) -> Answer:
         longest = {"audio_rows": case.audio_rows[:rows], "text_rows": case.text_rows[:rows]}
         return trial.ask({**request, "kind": "worst", **longest, "rows": rows, "steps": choices.steps})
 
-    def soak(rows: int) -> trial.Answer:
+    def soak(rows: int) -> Answer:
         return trial.ask({**request, "kind": "soak", "rows": rows, "steps": choices.soak_steps})
 
     limits = search.Search(limit, case.rows, choices.start_bs, choices.min_bs, choices.max_bs)

@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict
 
+from millrace.asr.calibration.messages import Answer, Device
 from millrace.asr.calibration.options import Choices
-from millrace.asr.calibration.trial import Answer, Device
 from millrace.asr.calibration.worst_case import WorstCase
 from millrace.asr.models.files import model_digest
 from millrace.common import jsonl

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from millrace.asr.calibration.trial import Device
+from millrace.asr.calibration.messages import Device
 from millrace.asr.training import options as training
 from millrace.asr.training.options import TrainOptions
 from millrace.common.errors import MillraceError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millrace.asr.calibration.trial import Answer
+from millrace.asr.calibration.messages import Answer
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 

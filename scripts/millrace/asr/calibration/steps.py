@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from millrace.asr.calibration.trial import Answer, Device, Request, Shape
+from millrace.asr.calibration.messages import Answer, Device, Request, Shape
 from millrace.asr.loading.collate import Batch, collate
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.decode import SAMPLING_RATE

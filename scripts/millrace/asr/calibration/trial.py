@@ -12,10 +12,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from millrace.asr.calibration.messages import Request
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import says_out_of_memory
 from millrace.common.training.ranks import ENVIRONMENT
@@ -24,55 +24,6 @@ ROOT = Path(__file__).resolve().parents[3]
 _PR_SET_PDEATHSIG = 1
 _SHOWN = 1500  # characters of a trial's stderr, from its end
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-class Device(TypedDict):
-    """Answer to the kind `device`: `kind` is cpu or cuda, `memory_gb` what it has."""
-
-    kind: str
-    name: str
-    memory_gb: float
-
-
-class Shape(TypedDict, total=False):
-    """A batch: rows, padded to `seconds`, with `characters` a row on average, at `step` of the trial."""
-
-    step: int
-    rows: int
-    seconds: float
-    characters: float
-
-
-class Answer(TypedDict, total=False):
-    """Answer to `worst` and `soak`. A trial without memory (`oom`) has a message instead of peaks; CUDA adds
-    figures of its allocator. `retried`: the allocator had to give cached memory back."""
-
-    oom: bool
-    retried: bool
-    steps: int
-    heaviest: Shape
-    message: str
-    peak_gb: float  # since the process began
-    step_peak_gb: float  # of the steps
-    fixed_gb: float  # before the first step
-
-
-class Request(TypedDict, total=False):
-    """What a trial is asked, by `kind`: `device`, the facts of that device; `worst`, `steps` steps of one
-    batch of `rows` worst-case samples; `soak`, `steps` steps of shuffled batches of `rows` of bucket `bucket`.
-    """
-
-    kind: str
-    device: str
-    options: Mapping[str, Any]  # of TrainOptions
-    settings: Mapping[str, Any]  # of LoopSettings
-    limit_gb: float
-    world_size: int
-    rows: int
-    steps: int
-    audio_rows: list[int]
-    text_rows: list[int]
-    bucket: int
 
 
 def ask(request: Request) -> Any:
