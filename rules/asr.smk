@@ -181,7 +181,7 @@ rule asr_verify_calibration:
         arguments=ASR.verification_arguments,
     shell:
         "{params.environment} python {params.launcher} millrace.asr.verify_calibration --bucket-config {input.config}"
-        " --calibrated {input.calibration} {params.arguments} --output {output.verification} 2> {log}"
+        " --calibration {input.calibration} {params.arguments} --output {output.verification} 2> {log}"
 
 
 rule asr_train_model:
@@ -206,8 +206,8 @@ rule asr_train_model:
         launcher=ASR.launcher,
         arguments=ASR.run_arguments,
     shell:
-        "{params.environment} python {params.launcher} millrace.asr.train_model --bucket_dir {input.config:q}"
-        " --bucket_config={input.calibration:q} {params.arguments} --metrics {output.metrics:q} 2> {log:q}"
+        "{params.environment} python {params.launcher} millrace.asr.train_model --bucket-dir {input.config:q}"
+        " --calibration={input.calibration:q} {params.arguments} --metrics {output.metrics:q} 2> {log:q}"
 
 
 rule asr_report_throughput:

@@ -10,7 +10,6 @@ import numpy as np
 from millrace.asr.calibration import worst_case
 from tests.asr import audio_tars
 
-GB = 1 << 30
 # Much memory for its compute: hardly a recurrence.
 MODEL_OPTIONS = {"channels": 16, "hidden": 16, "layers": 1}
 
@@ -43,13 +42,10 @@ def write(
 def request(config: Path, bucket: str, kind: str, limit_gb: float, rows: int, steps: int) -> dict[str, Any]:
     """What a trial is asked."""
     case = worst_case.find(config, bucket, 4096)
-    options = {
-        "bucket_dir": str(config.parent),
-        "model": "ctc",
-        "model_options": MODEL_OPTIONS,
-        "num_workers": 0,
+    return {
+        "kind": kind,
+        "options": {"bucket_dir": str(config.parent), "model_options": MODEL_OPTIONS, "num_workers": 0},
+        "settings": {"device": "cpu"},
+        **{"limit_gb": limit_gb, "world_size": 1, "rows": rows, "steps": steps},
+        **{"audio_rows": case.audio_rows, "text_rows": case.text_rows, "bucket": case.number},
     }
-    settings = {"device": "cpu", "gradient_checkpointing": 0, "grad_acc": 1, "precision": "32-true"}
-    shared = {"options": options, "settings": settings, "limit_gb": limit_gb, "world_size": 1}
-    longest = {"audio_rows": case.audio_rows, "text_rows": case.text_rows, "bucket": case.number}
-    return {"kind": kind, "rows": rows, "steps": steps, **shared, **longest}

@@ -16,22 +16,15 @@ import pytest
 
 from millrace.asr import train_model
 from millrace.asr.loading.row_table import RowTable
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE
 from tests.asr import audio_tars
 
 ROOT = Path(__file__).resolve().parents[2]
 # Small and quick; dropout on, so that the generators' state counts.
-MODEL = ["--model_options", '{"hidden": 16, "channels": 4}', "--batch_seconds", "0.6", "--lr", "1e-3"]
+MODEL = ["--model-options", '{"hidden": 16, "channels": 4}', "--batch-seconds", "0.6", "--lr", "1e-3"]
+# Both spellings of the flags that the original script has.
 COMMON = [
-    "--log_steps",
-    "1",
-    "--save_steps",
-    "2",
-    "--log_ids",
-    "1",
-    "--tensorboard",
-    "0",
-    "--num_workers",
-    "1",
+    *("--log_steps", "1", "--save-steps", "2", "--log-ids", "1", "--tensorboard", "0", "--num_workers", "1")
 ]
 
 
@@ -41,21 +34,13 @@ def buckets(tmp_path_factory):
 
 
 def flags(buckets: Path, run: Path, *more: str) -> list[str]:
-    return ["--bucket_dir", str(buckets), "--metrics", str(run / "metrics.json"), *MODEL, *COMMON, *more]
+    return ["--bucket-dir", str(buckets), "--metrics", str(run / "metrics.json"), *MODEL, *COMMON, *more]
 
 
 def command(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[str]:
-    launcher = ["-m"]
-    if ranks > 1:
-        launcher = [
-            "-m",
-            "millrace.common.training.launch",
-            "--standalone",
-            "--nproc-per-node",
-            str(ranks),
-            "-m",
-        ]
-    return [sys.executable, *launcher, "millrace.asr.train_model", *flags(buckets, run, *more)]
+    launcher = ["-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node", str(ranks)]
+    start = [*(launcher if ranks > 1 else []), "-m", "millrace.asr.train_model"]
+    return [sys.executable, *start, *flags(buckets, run, *more)]
 
 
 def environment() -> dict[str, str]:
@@ -156,23 +141,23 @@ def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
 
 
 def test_a_changed_setting_begins_a_new_run_and_keeps_the_old(buckets, tmp_path):
-    train_here(buckets, tmp_path, "--max_steps", "2")
-    train_here(buckets, tmp_path, "--max_steps", "3")
+    train_here(buckets, tmp_path, "--max-steps", "2")
+    train_here(buckets, tmp_path, "--max-steps", "3")
     assert [step for step, _ in losses(tmp_path)] == [1, 2, 3], "a longer run goes on"
-    train_here(buckets, tmp_path, "--max_steps", "2", "--lr", "5e-4")
+    train_here(buckets, tmp_path, "--max-steps", "2", "--lr", "5e-4")
     assert [step for step, _ in losses(tmp_path)] == [1, 2]
     assert len(list((tmp_path / "previous").glob("*/checkpoints"))) == 1
 
 
 @pytest.mark.parametrize("loader", ["baseline", "ideal"])
 def test_the_loaders_to_compare_with_train_too(buckets, tmp_path, loader):
-    metrics = train_here(buckets, tmp_path, "--max_steps", "3", "--loader", loader)
+    metrics = train_here(buckets, tmp_path, "--max-steps", "3", "--loader", loader)
     assert metrics["loader"] == loader and metrics["optimizer_steps"] == 3
     assert json.loads((tmp_path / "throughput.json").read_bytes())
 
 
 def test_a_profile_is_exported(buckets, tmp_path):
-    train_here(buckets, tmp_path, "--max_steps", "7", "--profile_steps", "2")
+    train_here(buckets, tmp_path, "--max-steps", "7", "--profile_steps", "2")
     assert (tmp_path / "trace.json.gz").exists() and (tmp_path / "profile.json").exists()
 
 
@@ -180,11 +165,16 @@ def test_a_profile_is_exported(buckets, tmp_path):
     ("arguments", "message"),
     [
         (["--model", "no/such"], "no/such"),
-        (["--bucket_config", "none.json"], "asr_calibrate"),
+        (["--calibration", "none.json"], "asr_calibrate"),
+        (["--bucket_config", "none.json"], "asr_calibrate"),  # as the original script spells it
         (["--lr", "-1"], "lr"),
     ],
 )
 def test_errors_are_one_line(buckets, tmp_path, capfd, arguments, message):
-    assert train_model.main(flags(buckets, tmp_path, "--max_steps", "1", *arguments)) == 1
-    told = capfd.readouterr().err
-    assert message in told and "Traceback" not in told
+    assert train_model.main(flags(buckets, tmp_path, "--max-steps", "1", *arguments)) == 1
+    log = capfd.readouterr().err
+    assert message in log and "Traceback" not in log
+
+
+def test_the_help_names_the_code_on_which_slurm_requeues():
+    assert f"code {REQUEUE_EXIT_CODE}" in " ".join(train_model.make_parser().format_help().split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import subprocess
 import sys
 
@@ -104,6 +105,19 @@ def test_options_may_not_be_abbreviated(capsys):
     assert parser.prog == "python -m millrace.speech.step"
     assert parser.description == "What it does." and parser.epilog == "More of it."
     cli.parser(None, None).format_help()
+
+
+def test_the_help_shows_every_default_and_no_missing_one():
+    parser = cli.parser("What it does.\n\n  Indented,\n  as written.", "millrace.speech.step")
+    for name, default in {"a": 0, "b": ["x", "y"], "c": "50 %", "d": None, "e": "", "f": []}.items():
+        parser.add_argument(f"--{name}", default=default, nargs="*", help="some text")
+    parser.add_argument("--g", default=3, help="default: three")
+    parser.add_argument("--h", action="store_true", help="some text")
+    text = " ".join(parser.format_help().split())
+    assert re.findall(r"--([a-h]) (?:\[\S+ \.\.\.\] )?some text \(default: ([^)]*)\)", text) == [
+        *(("a", "0"), ("b", "x y"), ("c", "50 %"))
+    ]
+    assert text.count("default:") == 4 and "Indented, as written." in text
 
 
 @given(value=st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False))

@@ -91,7 +91,8 @@ NOUNS = [path for path in MODULES if path not in STEPS]
 # Their job is the command line or the config.
 MAY_KNOW = (
     *("common/cli.py", "common/training/launch.py", "common/training/settings.py"),
-    *("common/workflow/config.py", "common/workflow/lanes.py"),
+    *("common/workflow/config.py", "common/workflow/lanes.py", "asr/training/options.py"),
+    "asr/calibration/options.py",
 )
 
 

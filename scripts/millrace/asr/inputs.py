@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from millrace.asr.calibration import known_devices
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import ranks
@@ -116,12 +115,10 @@ class AsrInputs:
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
-        """The merged calibration, whether runs use it or not; verified where it was measured and not
-        estimated."""
+        """The merged calibration, whether runs use it or not; verified unless soaks are switched off."""
         if self._nameless:
             return self.data()
-        chosen = self.section["calibration"]
-        verified = chosen["device"] in known_devices.HERE and chosen["soak_steps"]
+        verified = self.section["calibration"]["soak_steps"]
         return [CALIBRATION, *([VERIFICATION] if verified else [])] if self.data() else []
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
@@ -237,4 +234,4 @@ def flags(chosen: Mapping[str, Any]) -> str:
     texts = {
         name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in chosen.items()
     }
-    return " ".join(f"--{name} {shlex.quote(text)}" for name, text in sorted(texts.items()))
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in sorted(texts.items()))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from millrace.asr.calibration import merge as calibrated
+from millrace.asr.calibration import merge as calibration_merge
 from millrace.common import atomic, cli
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument(
-        "--bucket-config", "--bucket_config", type=Path, required=True, help="bucket_config.json"
-    )
+    parser.add_argument("--bucket-config", type=Path, required=True, help="bucket_config.json")
     parser.add_argument(
         "--calibrations", type=Path, nargs="+", required=True, help="<bucket>.json, of every bucket"
     )
@@ -24,7 +22,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    merged = calibrated.merge(args.bucket_config, args.calibrations)
+    merged = calibration_merge.merge(args.bucket_config, args.calibrations)
     atomic.write_json(args.output, merged)
     for name, bucket in merged["buckets"].items():
         cli.log.info(
@@ -35,8 +33,6 @@ def main(argv: list[str] | None = None) -> None:
             bucket["predicted_memory_gb"],
             100 * (bucket["predicted_memory_gb"] / bucket["peak_memory_gb"] - 1),
         )
-    if not merged["measured"]:
-        cli.log.warning("these figures are estimates: calibrate again on the device before you rely on them")
 
 
 if __name__ == "__main__":

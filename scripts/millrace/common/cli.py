@@ -18,6 +18,22 @@ from millrace.common.errors import MillraceError, remade
 log = logging.getLogger("millrace")
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows every default, as ArgumentDefaultsHelpFormatter does, but not None, "", [] or False; and the
+    description as it is written."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text, default = action.help, action.default
+        if (
+            default in (None, argparse.SUPPRESS, "", [])
+            or default is False
+            or "default" in (text or "default")
+        ):
+            return text
+        shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)
+        return f"{text} (default: {shown.replace('%', '%%')})"
+
+
 def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
     """The parser of a step: `doc` is its module docstring, `name` its `__spec__.name`."""
     summary, _, rest = (doc or "").strip().partition("\n")
@@ -25,7 +41,7 @@ def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
         prog=f"python -m {name}" if name else None,
         description=summary,
         epilog=rest.strip() or None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
 

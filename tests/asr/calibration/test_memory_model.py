@@ -26,34 +26,31 @@ SHAPES = [
 
 def points_of(model: MemoryModel, noise: float = 0.0) -> list[Point]:
     rng = np.random.default_rng(5)
-    return [
-        Point("b", n, t, c, model.predict(n, t, c) * (1 + noise * rng.uniform(-1, 1))) for n, t, c in SHAPES
-    ]
+    return [Point(n, t, c, model.predict(n, t, c) * (1 + noise * rng.uniform(-1, 1))) for n, t, c in SHAPES]
 
 
 @given(models)
 def test_the_fit_finds_the_formula_that_made_the_peaks(model):
     points = points_of(model)
-    found = fit(points)
-    assert residuals(found, points)["max_abs"] < 1e-6
-    assert found.predict(11, 7.3, 100) == pytest.approx(model.predict(11, 7.3, 100), rel=1e-4)
+    fitted = fit(points)
+    assert residuals(fitted, points)["max_abs"] < 1e-6
+    assert fitted.predict(11, 7.3, 100) == pytest.approx(model.predict(11, 7.3, 100), rel=1e-4)
 
 
 @given(models, st.integers(0, 5))
 def test_the_fit_is_the_non_negative_least_squares_solution(model, drop):
     points = points_of(model, noise=0.05)[drop:]
-    found = fit(points)
+    fitted = fit(points)
     values = np.array(
-        [found.fixed_gb, found.per_second_gb, found.per_second_squared_gb, found.per_character_gb]
+        [fitted.fixed_gb, fitted.per_second_gb, fitted.per_second_squared_gb, fitted.per_character_gb]
     )
-    columns = np.array(
-        [[1, p.rows * p.seconds, p.rows * p.seconds**2, p.rows * p.characters] for p in points]
-    )
-    columns = columns / np.array([p.peak_gb for p in points])[:, None]
+    shapes = np.array([(p.rows, p.seconds, p.characters, p.peak_gb) for p in points]).T
+    rows, seconds, characters, peaks = shapes
+    columns = np.stack([rows / rows, rows * seconds, rows * seconds**2, rows * characters], axis=1)
+    columns /= peaks[:, None]
     columns /= np.abs(columns).max(axis=0)
-    gradient = columns.T @ (
-        np.array([found.predict(p.rows, p.seconds, p.characters) / p.peak_gb for p in points]) - 1
-    )
+    predicted = [fitted.predict(p.rows, p.seconds, p.characters) for p in points]
+    gradient = columns.T @ (predicted / peaks - 1)
     assert (values >= 0).all()
     # Karush-Kuhn-Tucker: no way down along a used column, nor into the positive along an unused one.
     assert np.abs(gradient[values > 0]).max(initial=0) < 1e-6
@@ -62,7 +59,7 @@ def test_the_fit_is_the_non_negative_least_squares_solution(model, drop):
 
 def test_one_bucket_alone_predicts_its_own_batches():
     model = MemoryModel(1.5, 0.02, 0.0, 0.0)
-    points = [Point("b", n, 9.9, 120, model.predict(n, 9.9, 120)) for n in (4, 8, 16)]
+    points = [Point(n, 9.9, 120, model.predict(n, 9.9, 120)) for n in (4, 8, 16)]
     assert fit(points).predict(32, 9.9, 120) == pytest.approx(model.predict(32, 9.9, 120), rel=1e-6)
     assert fit(points[:1]).predict(4, 9.9, 120) == pytest.approx(points[0].peak_gb)
 
@@ -79,10 +76,8 @@ def test_no_batch_within_a_budget_is_predicted_above_the_limit(model, shortest, 
     limits = budget_of(model, limit, rows, shortest, longest, characters)
     lengths = np.linspace(shortest, longest, 97)
     most = BatchBudget(**limits).most_rows(lengths)
-    predicted = [
-        model.predict(n, t, characters) for n, t in zip(most.tolist(), lengths.tolist(), strict=True)
-    ]
-    assert max(predicted) <= limit * 1.001
+    predicted = model.fixed_gb + most * model.per_sample(lengths, characters)
+    assert predicted.max() <= limit * 1.001
     # And nothing is given away: the longest fill their calibrated batch but for the rounding, shorter ones
     # more of it.
     assert (most >= most[-1]).all() and most[-1] <= rows
@@ -96,14 +91,13 @@ def test_shorter_samples_get_larger_batches():
 
 
 def test_a_model_that_says_nothing_leaves_the_calibrated_rows():
-    assert budget_of(MemoryModel(2.0, 0.0, 0.0, 0.0), 10, 24, 3, 5, 10) == {
-        "seconds": None,
-        "cost": None,
-        "rows": 24,
-    }
+    only_rows = {"seconds": None, "cost": None, "rows": 24}
+    assert budget_of(MemoryModel(2.0, 0.0, 0.0, 0.0), 10, 24, 3, 5, 10) == only_rows
     assert budget_of(MemoryModel(9.0, 0.1, 0.0, 0.0), 8, 24, 3, 5, 10)["rows"] == 24
 
 
-def test_as_dict_and_back():
-    model = MemoryModel(1.25, 0.5, 0.0, 0.000125)
-    assert MemoryModel.from_dict(model.as_dict()) == model
+def test_the_model_as_json():
+    assert MemoryModel(1.25, 0.5, 0.0, 0.000125).as_dict() == {
+        "fixed_gb": 1.25,
+        "per_sample_gb": {"per_second": 0.5, "per_second_squared": 0.0, "per_character": 0.000125},
+    }

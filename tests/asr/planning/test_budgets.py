@@ -1,4 +1,4 @@
-"""Budgets of batches: from seconds, from our calibration, from the seed's flat form."""
+"""Budgets of batches: from seconds, from our calibration, from the original script's flat form."""
 
 import json
 
@@ -28,21 +28,19 @@ def test_without_calibration_seconds_count(folder):
     assert read_budgets(folder, "", 120.0) == [BatchBudget(seconds=120.0)] * 2
 
 
-def test_the_seeds_form_and_ours_are_read(folder):
+def test_the_original_form_and_ours_are_read(folder):
     flat = {"b_0_3": {"batch_size": 80, "grad_acc": 1}, "b_3_5": {"batch_size": 48, "grad_acc": 1}}
     rows = [BatchBudget(seconds=None, rows=80), BatchBudget(seconds=None, rows=48)]
     assert calibrated(folder, flat) == rows
-    assert calibrated(folder, {"key": {}, "measured": True, "buckets": flat}) == rows
+    assert calibrated(folder, {"key": {}, "buckets": flat}) == rows
 
 
-def test_a_bucket_that_was_not_calibrated_is_an_error(folder):
-    with pytest.raises(MillraceError, match="b_3_5"):
-        calibrated(folder, {"b_0_3": {"batch_size": 80}})
-
-
-def test_a_calibration_that_is_no_object_is_an_error(folder):
-    with pytest.raises(MillraceError, match="no calibration"):
-        calibrated(folder, [1, 2])
+@pytest.mark.parametrize(
+    ("value", "message"), [({"b_0_3": {"batch_size": 80}}, "b_3_5"), ([1, 2], "no calibration")]
+)
+def test_a_calibration_of_other_buckets_or_none_is_an_error(folder, value, message):
+    with pytest.raises(MillraceError, match=message):
+        calibrated(folder, value)
 
 
 def test_a_missing_calibration_names_the_command(folder):

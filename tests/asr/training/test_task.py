@@ -28,18 +28,21 @@ SIZES = {"hidden": 8, "channels": 2}
 def write(folder: Path, text: str | None = None, **corpus: object) -> Path:
     """Two buckets of twelve clips each, the first of which is dev too; `text` is that of the second row of
     both."""
-    found = audio_tars.corpus(folder, **corpus)
-    config = json.loads((found / "bucket_config.json").read_bytes())
-    atomic.write_json(
-        found / "bucket_config.json", {**config, "splits": {"dev": {"path": "train/b_0_3.parquet"}}}
-    )
+    buckets = audio_tars.corpus(folder, **corpus)
+    write_splits(buckets, dev="train/b_0_3.parquet")
     # The clips last a tenth of a second: two characters are what CTC has room for.
-    for path in sorted((found / "train").iterdir()):
+    for path in sorted((buckets / "train").iterdir()):
         table = pq.read_table(path)
         rows = [{**row, "transcript": f"a{number % 3}"} for number, row in enumerate(table.to_pylist())]
         rows[1]["transcript"] = text or rows[1]["transcript"]
         pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path, store_schema=False)
-    return found
+    return buckets
+
+
+def write_splits(buckets: Path, **paths: str) -> None:
+    config = json.loads((buckets / "bucket_config.json").read_bytes())
+    splits = {split: {"path": path} for split, path in paths.items()}
+    atomic.write_json(buckets / "bucket_config.json", {**config, "splits": splits})
 
 
 def task_of(folder: Path, **options: object) -> AsrTask:
@@ -47,7 +50,7 @@ def task_of(folder: Path, **options: object) -> AsrTask:
 
 
 class OneOf(Exchange):
-    """One of two ranks, seen alone: `parts` keeps what it would tell the other."""
+    """One of two ranks, seen alone: `parts` keeps what it would send to the other."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -62,7 +65,7 @@ def evaluated(task: AsrTask, exchange: Exchange, rank: int = 0) -> dict[str, flo
     torch.manual_seed(0)
     model = task.build_model().eval()
     with torch.no_grad():
-        return task._evaluated(model, torch.device("cpu"), "dev", exchange, rank)
+        return task.evaluate_split(model, torch.device("cpu"), "dev", exchange, rank)
 
 
 def test_ranks_share_the_evaluation(tmp_path):
@@ -73,16 +76,14 @@ def test_ranks_share_the_evaluation(tmp_path):
     loss, units, samples = (sum(part[0][place] for part in exchange.parts) for place in range(3))
     assert samples == alone["samples"] == 12 and all(part[0][2] > 0 for part in exchange.parts)
     assert loss / units == pytest.approx(alone["loss"], rel=1e-5)
-    assert sum(part[1].character_edits for part in exchange.parts) / sum(
-        part[1].characters for part in exchange.parts
-    ) == pytest.approx(alone["cer"])
+    errors = [part[1] for part in exchange.parts]
+    edits, characters = (sum(getattr(e, name) for e in errors) for name in ("character_edits", "characters"))
+    assert edits / characters == pytest.approx(alone["cer"])
 
 
 def test_the_test_split_is_evaluated_in_the_precision_of_the_run(tmp_path):
     folder = write(tmp_path)
-    config = json.loads((folder / "bucket_config.json").read_bytes())
-    splits = {split: {"path": "train/b_0_3.parquet"} for split in ("dev", "test")}
-    atomic.write_json(folder / "bucket_config.json", {**config, "splits": splits})
+    write_splits(folder, dev="train/b_0_3.parquet", test="train/b_0_3.parquet")
     task = task_of(folder)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         dev = evaluated(task, Exchange(1))
@@ -96,12 +97,11 @@ def test_what_cannot_be_used_in_dev_is_counted_and_stops_nothing(tmp_path):
     assert (found["samples"], found["left_out"]) == (11, 1)
 
 
-def test_a_damaged_dev_split_is_an_error_and_one_that_is_not_there_is_not(tmp_path):
+def test_a_damaged_dev_split_is_an_error_and_a_missing_one_is_not(tmp_path):
     folder = write(tmp_path)
     task = task_of(folder)
     assert task.held_out("test") is None and task.held_out("dev") is not None
-    config = json.loads((folder / "bucket_config.json").read_bytes())
-    atomic.write_json(folder / "bucket_config.json", {**config, "splits": {"dev": {"path": "dev.parquet"}}})
+    write_splits(folder, dev="dev.parquet")
     with pytest.raises(MillraceError, match=r"dev\.parquet"):
         task_of(folder).held_out("dev")
 
@@ -111,17 +111,17 @@ def test_batches_of_all_lengths_hold_no_more_than_the_longest_clips_may(tmp_path
     them."""
     folder, calibrated = write(tmp_path), tmp_path / "calibrated_bs.json"
     atomic.write_json(calibrated, {"b_0_3": {"batch_size": 900}, "b_3_5": {"batch_size": 2}})
-    task = task_of(folder, bucket_config=str(calibrated))
+    task = task_of(folder, calibration=str(calibrated))
     longest = float(task.durations[1].max())
     assert task.fixed_batch_size() == 2
-    assert min(rows * seconds for rows, seconds in task._fullest()) == pytest.approx(2 * longest)
+    assert task.mixed_budget().seconds == pytest.approx(2 * longest)
     # Rows that only cap short clips do not count where cost limits.
     budget = {
         "b_0_3": {"budget": {"seconds": 1.0, "rows": 500}},
         "b_3_5": {"budget": {"cost": 3 * longest * 1.1}},
     }
     atomic.write_json(calibrated, {"buckets": budget})
-    task = task_of(folder, bucket_config=str(calibrated))
+    task = task_of(folder, calibration=str(calibrated))
     assert task.fixed_batch_size() == 3
     assert task_of(folder, batch_seconds=10 * longest).fixed_batch_size() == 10
 
@@ -135,7 +135,7 @@ def test_other_transcripts_make_it_another_run(tmp_path):
         task.load_state_dict(states[1])
 
 
-def test_a_sample_without_part_in_the_loss_is_told_and_counted(tmp_path, caplog):
+def test_a_sample_without_part_in_the_loss_is_logged_and_counted(tmp_path, caplog):
     task = task_of(write(tmp_path, "far too many words " * 90), num_workers=0, batch_seconds=1000)
     task.build_model()
     with caplog.at_level(logging.WARNING, "millrace"):
@@ -148,17 +148,14 @@ def test_the_ideal_loader_reads_once_for_all_epochs(tmp_path):
     task = task_of(write(tmp_path), num_workers=0, batch_seconds=1.0, loader="ideal")
     for epoch in (0, 1):
         plan = task.plan(epoch, 1)
-        assert len(list(task.batches(plan, 0, 0))) == len(plan) and task._loader.bad.planned == 24
+        batches = task.batches(plan, 0, 0)
+        assert len(list(batches)) == len(plan) and batches.bad.planned == 24
 
 
 def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
     path, settings = tmp_path / "calibrated_bs.json", LoopSettings(precision="bf16-mixed", grad_acc=2)
-    key = {
-        "model": model_digest("ctc", SIZES),
-        "precision": "bf16-mixed",
-        "gradient_checkpointing": 0,
-        "grad_acc": 1,
-    }
+    key = {"model": model_digest("ctc", SIZES), "precision": "bf16-mixed"}
+    key |= {"gradient_checkpointing": 0, "grad_acc": 1}
     atomic.write_json(path, {"key": key, "buckets": {}})
     budgets.check_calibration(path, "ctc", SIZES, settings, 1)
     assert "calibrated with grad_acc 1" in caplog.text
@@ -166,5 +163,5 @@ def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
         atomic.write_json(path, {"key": {**key, **changed}, "buckets": {}})
         with pytest.raises(MillraceError, match=f"another {next(iter(changed))}"):
             budgets.check_calibration(path, "ctc", SIZES, settings, 1)
-    atomic.write_json(path, {"b_0_3": {"batch_size": 3}})  # the seed's form
+    atomic.write_json(path, {"b_0_3": {"batch_size": 3}})  # the original script's form
     budgets.check_calibration(path, "ctc", SIZES, settings, 8)

@@ -1,5 +1,4 @@
-"""Memory of a training step as a formula: fixed + n * (a T + b T^2 + c C), fitted to trials, and budgets from
-it.
+"""Memory of a training step as a formula, fixed + n * (a T + b T^2 + c C), fitted to trials; budgets from it.
 
 n rows padded to T seconds, with C characters of transcript a row. T stands for convolutions and feed-forward
 layers, T^2 for attention, C for the decoder's text and logits.
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,6 @@ _ROUND = 9
 class Point:
     """One measured peak, GB, of `rows` rows padded to `seconds`, `characters` characters a row."""
 
-    bucket: str
     rows: int
     seconds: float
     characters: float
@@ -62,12 +60,6 @@ class MemoryModel:
             },
         }
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> MemoryModel:
-        """The model that `as_dict` described."""
-        each = value["per_sample_gb"]
-        return cls(value["fixed_gb"], each["per_second"], each["per_second_squared"], each["per_character"])
-
 
 def fit(points: Sequence[Point]) -> MemoryModel:
     """The model with the least squares of relative errors, no coefficient below 0.
@@ -77,32 +69,33 @@ def fit(points: Sequence[Point]) -> MemoryModel:
     it uses). Raises MillraceError without points.
     """
     if not points:
-        raise MillraceError(
-            "no trial has measured anything", where="memory model", remedy="Calibrate a bucket first"
-        )
+        remedy = "Calibrate a bucket first"
+        raise MillraceError("no trial has measured anything", where="memory model", remedy=remedy)
+    names = ("rows", "seconds", "characters", "peak_gb")
     rows, seconds, characters, peaks = (
-        np.array([getattr(point, name) for point in points], dtype=np.float64)
-        for name in ("rows", "seconds", "characters", "peak_gb")
+        np.array([getattr(point, name) for point in points], dtype=np.float64) for name in names
     )
+
+    # Divided by the peaks, so that errors are relative; columns scaled to 1, so that the solution is stable.
     columns = np.stack([np.ones_like(rows), rows * seconds, rows * seconds**2, rows * characters], axis=1)
     weighted = columns / peaks[:, None]
     scale = np.maximum(np.abs(weighted).max(axis=0), 1e-30)
-    best, solution = np.inf, np.zeros(columns.shape[1])
+    smallest, best = np.inf, np.zeros(columns.shape[1])
     for count in range(1, columns.shape[1] + 1):
         for used in map(list, itertools.combinations(range(columns.shape[1]), count)):
-            found, *_ = np.linalg.lstsq(weighted[:, used] / scale[used], np.ones(len(peaks)), rcond=None)
-            if (found < 0).any():
+            scaled = weighted[:, used] / scale[used]
+            solution, *_ = np.linalg.lstsq(scaled, np.ones(len(peaks)), rcond=None)
+            if (solution < 0).any():
                 continue
-            error = float(((weighted[:, used] / scale[used]) @ found - 1).__pow__(2).sum())
-            if error < best * (1 - 1e-9) - 1e-18:  # of equally good ones, that with the fewest terms
-                best, solution = error, np.zeros(columns.shape[1])
-                solution[used] = found / scale[used]
-    return MemoryModel(*map(float, solution))
+            error = float(((scaled @ solution - 1) ** 2).sum())
+            if error < smallest * (1 - 1e-9) - 1e-18:  # of equally good ones, that with the fewest terms
+                smallest, best = error, np.zeros(columns.shape[1])
+                best[used] = solution / scale[used]
+    return MemoryModel(*map(float, best))
 
 
 def residuals(model: MemoryModel, points: Sequence[Point]) -> dict[str, Any]:
-    """How far the model is off: relative errors (predicted / measured - 1), over all and the worst
-    underestimate."""
+    """Relative errors of the model (predicted / measured - 1): over all, and the worst underestimate."""
     errors = np.array([model.predict(p.rows, p.seconds, p.characters) / p.peak_gb - 1 for p in points])
     return {
         "points": len(errors),
@@ -117,29 +110,27 @@ def budget_of(
 ) -> dict[str, float | int | None]:
     """What a planner may put into a batch of a bucket, as BatchBudget has it.
 
-    Memory by the model stays below the limit for every length from `shortest` to `longest`, with `characters`
-    a row, and there are never more than the calibrated `rows` of the longest. A limit of cost or of seconds,
-    with one of rows for the shortest, is taken so that batches of all lengths together hold the most audio.
-    Where the model says nothing of a batch, only rows are limited.
+    By the model, memory stays below the limit for every length from `shortest` to `longest`, with
+    `characters` a row, and there are never more than the calibrated `rows` of the longest. Of all limits of
+    cost or of seconds, each with the limit of rows that it needs, the one whose batches hold the most audio,
+    on average over the lengths. If the model says nothing of a batch, only rows are limited.
     """
     lengths = np.linspace(max(min(shortest, longest), 0.01), longest, 256)
     each = model.per_sample(lengths, characters)
-    only_rows = {"seconds": None, "cost": None, "rows": rows}
+    budget: dict[str, float | int | None] = {"seconds": None, "cost": None, "rows": rows}
     if not each.max() > 0 or limit_gb <= model.fixed_gb:
-        return only_rows
-    fitting = (limit_gb - model.fixed_gb) / each
-    best, found = float((np.minimum(fitting, rows) * lengths).mean()) * (fitting.min() >= rows), only_rows
+        return budget
+    fitting = (limit_gb - model.fixed_gb) / each  # rows of every length that fit into memory
+    most_audio = float((np.minimum(fitting, rows) * lengths).mean()) * (fitting.min() >= rows)
     for name, load in (("cost", batch_cost(np.ones(len(lengths)), lengths)), ("seconds", lengths)):
-        most = rows * float(load[-1])
-        for limit in np.linspace(min(float((fitting * load).min()), most), most, 64):
+        full = rows * float(load[-1])
+        for limit in np.linspace(min(float((fitting * load).min()), full), full, 64):
+            # Short rows may need a limit of their number, so that the load's limit does not exceed memory.
             over = limit / load > fitting * (1 + 1e-9)
             cap = math.floor(fitting[over].min()) if over.any() else None
-            held = np.minimum(limit / load, cap or np.inf)
-            audio = float((held * lengths).mean())
-            if cap != 0 and audio > best * (1 + 1e-9):
+            audio = float((np.minimum(limit / load, cap or np.inf) * lengths).mean())
+            if cap != 0 and audio > most_audio * (1 + 1e-9):
                 # A batch that fills the limit exactly is within.
-                best, found = (
-                    audio,
-                    {**only_rows, name: round(float(limit) * (1 + 1e-9), _ROUND), "rows": cap},
-                )
-    return found
+                rounded, most_audio = round(float(limit) * (1 + 1e-9), _ROUND), audio
+                budget = {"seconds": None, "cost": None, name: rounded, "rows": cap}
+    return budget

@@ -1,15 +1,13 @@
-"""Training steps as the loop takes them, with their memory measured: what a trial, a soak and a verification
-share."""
+"""Training steps as the loop takes them, their memory measured: what trials and the verification share."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
+from millrace.asr.calibration.messages import Answer, Device, Request, Shape
 from millrace.asr.loading.collate import Batch, collate
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.decode import SAMPLING_RATE
@@ -17,14 +15,39 @@ from millrace.asr.models.base import AsrModel, Prepared
 from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
+from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
 from millrace.common.errors import MillraceError
-from millrace.common.machine.memory import CudaMeter, HostMeter, is_out_of_memory
+from millrace.common.machine.memory import GB, CudaMeter, HostMeter, host_memory, is_out_of_memory
 from millrace.common.training import devices
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 from millrace.common.training.task import Share
 from millrace.common.training.updates import Updates
+
+
+def answer(request: Request) -> Answer | Device:
+    """What a trial answers to a request. Raises MillraceError."""
+    if request["kind"] == "device":
+        return device_facts(request["device"])
+    task, settings = AsrTask(TrainOptions(**request["options"])), LoopSettings(**request["settings"])
+    steps = TrialSteps(task, settings, request["limit_gb"], request["world_size"])
+    if request["kind"] == "soak":
+        return steps.soak(request["bucket"], request["rows"], request["steps"])
+    longest = (request["audio_rows"], request["text_rows"])
+    batch = worst_batch(task, steps.updates.model, *longest, request["rows"])
+    steps.meter.begin()
+    return steps.run([batch] * request["steps"])
+
+
+def device_facts(device: str) -> Device:
+    """Kind, name and memory of a device. Raises MillraceError if cuda is asked for and there is none."""
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return {"kind": "cpu", "name": "cpu", "memory_gb": round(host_memory() / GB, 1)}
+    if not torch.cuda.is_available():
+        raise MillraceError("there is no CUDA device that torch can use", remedy="Choose cpu")
+    facts = torch.cuda.get_device_properties(0)
+    return {"kind": "cuda", "name": facts.name, "memory_gb": round(facts.total_memory / GB, 1)}
 
 
 class TrialSteps:
@@ -35,22 +58,31 @@ class TrialSteps:
     """
 
     def __init__(self, task: AsrTask, settings: LoopSettings, limit_gb: float, world_size: int = 1) -> None:
-        self.task, self.settings, self.limit_gb = task, settings, limit_gb
+        self.task, self.settings = task, settings
         ranks = Ranks.from_environment()
-        alone = world_size > 1 and ranks.world_size == 1
-        fabric = _lone_ddp(settings) if alone else devices.launch(ranks, settings)
-        self.device, self.rank = fabric.device, ranks.rank
+        fabric = devices.launch(ranks, settings, ddp=world_size > 1)
+        self.device, self.rank, self.world_size = fabric.device, ranks.rank, fabric.world_size
         self.meter = CudaMeter(limit_gb) if self.device.type == "cuda" else HostMeter(limit_gb)
         self.updates = Updates(task, settings, fabric)
-        self.world_size = fabric.world_size
-        self.steps, self.heaviest = 0, {}
+        self.steps, self.heaviest = 0, Shape()
 
-    def run(self, batches: Iterable[Batch], stop: bool = False) -> dict[str, Any]:
-        """Step over all batches, and say what that took. Ends where memory runs out (`oom`) and, if told to
-        `stop`, after the first step above the limit; other errors are raised."""
-        last: dict[str, Any] = {}
+    def soak(self, bucket: int | None, rows: int, steps: int) -> Answer:
+        """Step over shuffled batches of `rows` rows of one bucket, or, if that is None, over batches of all
+        buckets within the task's budgets."""
+        durations, budgets, first = self.task.durations, self.task.budgets, 0
+        if bucket is not None:
+            first = sum(map(len, durations[:bucket]))
+            durations, budgets = [durations[bucket]], [BatchBudget(seconds=None, rows=rows)]
+        plan = SoakPlan(durations, budgets, steps, self.task.options.seed, self.world_size, first)
+        batches = iter(self.task.batches(plan, 0, self.rank))
+        self.meter.begin()
+        return self.run(batches, stop=self.world_size == 1)
+
+    def run(self, batches: Iterable[Batch], stop: bool = False) -> Answer:
+        """Step over all batches and report their memory. Ends when memory runs out (`oom`) and, with `stop`,
+        after the first step above the limit; other errors are raised."""
+        last, highest = Shape(), 0
         try:
-            highest = 0
             for batch in batches:
                 last = shape(batch)
                 self._step(self.updates.model.prepare(batch, 0))
@@ -63,22 +95,17 @@ class TrialSteps:
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise
-            # The traceback's frames hold the tensors of the step.
             message = " ".join(str(error).split())[:300] or type(error).__name__
-            error.__traceback__ = None
-            return {
-                "oom": True,
-                "steps": self.steps,
-                "heaviest": {"step": self.steps + 1, **last},
-                "message": message,
-            }
+            error.__traceback__ = None  # its frames hold the tensors of the step
+            heaviest = {"step": self.steps + 1, **last}
+            return {"oom": True, "steps": self.steps, "heaviest": heaviest, "message": message}
         facts = self.meter.facts()
         retried = bool(facts.get("retries"))
         return {"oom": False, "retried": retried, "steps": self.steps, "heaviest": self.heaviest, **facts}
 
     def _step(self, prepared: Prepared) -> None:
-        """One optimiser step; with accumulation from two equal batches: the gradients of the first lie beside
-        the second's activations."""
+        """One optimiser step. With accumulation it has two equal batches, so that the gradients of the first
+        lie beside the activations of the second."""
         updates, count = self.updates, min(self.settings.grad_acc, 2)
         updates.clear()
         total = 0.0
@@ -101,20 +128,19 @@ def worst_batch(
 ) -> Batch:
     """`count` samples: the longest audio, each with one of the longest transcripts.
 
-    What cannot be read is replaced by the longest that can; a transcript that its audio has no room for (CTC)
-    by the clip's own. Raises MillraceError where no sample can be used.
+    A clip that cannot be read is replaced by the longest that can; a transcript too long for its audio (CTC)
+    by the clip's own. Raises MillraceError if no sample can be used.
     """
-    dataset = BucketedDataset(task.table)
     rows = task.table.rows([audio_rows[at % len(audio_rows)] for at in range(count)])
     texts = task.table.rows([text_rows[at % len(text_rows)] for at in range(count)])
-    good, failed = [], []
-    raws = dict(zip(rows, dataset.reader.read_many([(r.tar, r.offset, r.size) for r in rows]), strict=True))
-    for row in rows:
-        found = collate(0, [row], [raws[row]])
-        good, failed = (good, [*failed, *found.bad]) if found.bad else ([*good, row], failed)
+    reader = BucketedDataset(task.table).reader
+    raws = dict(zip(rows, reader.read_many([(row.tar, row.offset, row.size) for row in rows]), strict=True))
+    bad = {row: collate(0, [row], [raws[row]]).bad for row in raws}
+    good = [row for row in rows if not bad[row]]
     if not good:
+        first = bad[rows[0]][0]
         raise MillraceError(
-            f"none of the longest {len(rows)} samples can be used ({failed[0].reason}: {failed[0].message})",
+            f"none of the longest {len(rows)} samples can be used ({first.reason}: {first.message})",
             where=str(task.options.bucket_dir),
             remedy="Mend or remove these samples and build the buckets again",
         )
@@ -128,31 +154,10 @@ def worst_batch(
     return batch
 
 
-def shape(batch: Batch) -> dict[str, float]:
+def shape(batch: Batch) -> Shape:
     """Rows, padded seconds, and characters a row."""
     characters = sum(map(len, batch.transcripts)) / max(len(batch), 1)
     return {"rows": len(batch), "seconds": batch.audio.shape[1] / SAMPLING_RATE, "characters": characters}
-
-
-def _lone_ddp(settings: LoopSettings) -> Any:
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments import LightningEnvironment
-    from lightning_fabric.strategies import DDPStrategy
-
-    device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fabric = Fabric(
-            accelerator=device,
-            devices=1,
-            precision=settings.precision,
-            plugins=[LightningEnvironment()],
-            strategy=DDPStrategy(
-                find_unused_parameters=bool(settings.find_unused_parameters), gradient_as_bucket_view=True
-            ),
-        )
-        fabric.launch()
-    return fabric
 
 
 class SoakPlan:
@@ -160,8 +165,7 @@ class SoakPlan:
     BucketedDataset.
 
     `durations`: seconds of the rows of every bucket that takes part; `first` is the number of the first row
-    of the first one. Of an epoch with more steps, evenly spaced ones, and the heaviest of every bucket, which
-    come on top.
+    of the first one. An epoch with more steps gives evenly spaced ones, and the heaviest of every bucket.
     """
 
     def __init__(

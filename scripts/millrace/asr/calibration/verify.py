@@ -3,61 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.calibration import known_devices
-from millrace.asr.calibration.bucket import Choices
+from millrace.asr.calibration import steps as trial_steps
+from millrace.asr.calibration.options import Choices
+from millrace.asr.calibration.search import Search
+from millrace.asr.training.task import AsrTask
 from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
+from millrace.common.training import devices
+from millrace.common.training.ranks import Exchange, Ranks
+
+_LOWER = "Calibrate with --world-size as here and a lower --max-memory-gb, and merge again"
 
 
-def verify(choices: Choices, calibrated: Path | None, output: Path) -> dict[str, Any]:
-    """Run the soak of `calibrated` on this rank, and on rank 0 write `output`: peak and steps of every rank.
+def verify(choices: Choices, output: Path) -> dict[str, Any]:
+    """Soak all buckets of `choices.options.calibration` on this rank, and on rank 0 write `output`: peak and
+    steps of every rank.
 
-    Raises MillraceError, on every rank, where any rank went out of memory or above the limit.
+    Raises MillraceError, on every rank, if any rank went out of memory or above the limit.
     """
-    from millrace.common.training import devices
-    from millrace.common.training.ranks import Ranks
-
-    if calibrated is None:
-        raise MillraceError(
-            "--mode verify_all needs --calibrated", remedy="Name the merged calibrated_bs.json"
-        )
-    if choices.device not in known_devices.HERE:
-        remedy = "Verify on that device; what is estimated is no more than an estimate"
-        raise MillraceError(
-            f"{choices.device} is not here to verify anything", where="--device", remedy=remedy
-        )
-    with devices.peers(Ranks.from_environment(), str(calibrated)):
-        return _verify(choices, calibrated, output)
-
-
-def _verify(choices: Choices, calibrated: Path, output: Path) -> dict[str, Any]:
-    from millrace.asr.calibration import search, trial
-    from millrace.asr.calibration.steps import TrialSteps
-    from millrace.asr.training.options import TrainOptions
-    from millrace.asr.training.task import AsrTask
-    from millrace.common.training.settings import LoopSettings
-
-    device = trial.device_facts(choices.device)
-    limit = choices.limit_gb(device)
-    task = AsrTask(TrainOptions(**choices.options, bucket_config=str(calibrated)))
-    with contextlib.closing(task):
-        steps = TrialSteps(task, LoopSettings(**choices.settings(device["kind"])), limit)
-        answer = trial.soak(task, steps, {"bucket": None, "steps": max(choices.soak_steps, 1)})
-    peak = answer.get("peak_gb")
-    problem = ""
-    if answer["oom"] or peak > limit:
-        problem = f"rank {steps.rank}: {search.Search(limit, 0).why_not(answer)}"
+    where = str(choices.options.calibration)
+    with devices.peers(Ranks.from_environment(), where):
+        device = trial_steps.device_facts(choices.settings.device)
+        limit, settings = choices.limit_gb(device), replace(choices.settings, device=device["kind"])
+        with contextlib.closing(AsrTask(choices.options)) as task:
+            steps = trial_steps.TrialSteps(task, settings, limit)
+            answer = steps.soak(None, 0, max(choices.soak_steps, 1))
+        over = answer["oom"] or answer["peak_gb"] > limit
+        problem = f"rank {steps.rank}: {Search(limit, 0).why_not(answer)}" if over else ""
         if answer["oom"] and steps.world_size > 1:
             # The others wait in the middle of a step: they end when this rank's sockets close.
-            raise MillraceError(problem, where=str(calibrated), remedy=_LOWER)
-    ranks = _gathered({"rank": steps.rank, "problem": problem, **answer}, steps.world_size)
+            raise MillraceError(problem, where, _LOWER)
+        ranks = Exchange(steps.world_size).gathered({"rank": steps.rank, "problem": problem, **answer})
     if problems := [rank["problem"] for rank in ranks if rank["problem"]]:
-        raise MillraceError("; ".join(problems), where=str(calibrated), remedy=_LOWER)
-    found = {
+        raise MillraceError("; ".join(problems), where, _LOWER)
+    verification = {
         "device": device["name"],
         "limit_gb": limit,
         "world_size": steps.world_size,
@@ -66,17 +50,7 @@ def _verify(choices: Choices, calibrated: Path, output: Path) -> dict[str, Any]:
         "ranks": ranks,
     }
     if steps.rank == 0:
-        atomic.write_json(output, found)
-        log.info(
-            "%d ranks, %d steps: peak %.3f GB", steps.world_size, found["steps"], found["peak_memory_gb"]
-        )
-    return found
-
-
-_LOWER = "Calibrate with --world-size as here and a lower --max_memory_gb, and merge again"
-
-
-def _gathered(value: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
-    from millrace.common.training.ranks import Exchange
-
-    return Exchange(world_size).gathered(value)
+        atomic.write_json(output, verification)
+        peak = verification["peak_memory_gb"]
+        log.info("%d ranks, %d steps: peak %.3f GB", steps.world_size, answer["steps"], peak)
+    return verification

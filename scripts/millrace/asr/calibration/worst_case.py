@@ -18,9 +18,8 @@ _BUILD = "Build the buckets: snakemake asr_data"
 
 @dataclass(frozen=True)
 class WorstCase:
-    """Rows of a bucket by length. `audio_rows`, `text_rows`: numbers of the rows with the longest audio and
-    the longest transcripts, falling, `most` of each at most; numbers count over all buckets, as in
-    RowTable."""
+    """A bucket by length. `audio_rows`, `text_rows`: numbers of the rows with the longest audio and with the
+    longest transcripts, falling; numbers count over all buckets, as in RowTable."""
 
     bucket: str
     number: int
@@ -32,32 +31,34 @@ class WorstCase:
     text_rows: list[int]
 
 
-def empty_buckets(bucket_config: Path) -> set[str]:
-    """The buckets without rows. Raises MillraceError."""
-    config = BucketConfig.read(bucket_config)
+def bucket_rows(bucket_config: Path) -> dict[str, int]:
+    """Rows of every bucket, in their order. Raises MillraceError."""
+    config, rows = BucketConfig.read(bucket_config), {}
     try:
-        pairs = zip(config.ids, config.paths, strict=True)
-        return {name for name, path in pairs if not pq.ParquetFile(path).metadata.num_rows}
+        for name, path in zip(config.ids, config.paths, strict=True):
+            rows[name] = pq.ParquetFile(path).metadata.num_rows
     except (OSError, pa.ArrowException) as error:
-        raise MillraceError(f"a bucket cannot be read ({error})", str(bucket_config), _BUILD) from None
+        raise MillraceError(f"the bucket cannot be read ({error})", str(path), _BUILD) from None
+    return rows
 
 
-def find(bucket_config: Path, bucket: str, most: int) -> WorstCase:
-    """The longest rows of `bucket`. Raises MillraceError for an unknown or an empty bucket."""
-    config = BucketConfig.read(bucket_config)
-    names, paths = config.ids, config.paths
-    if bucket not in names:
-        raise MillraceError(
-            f"there is no bucket {bucket!r}", str(bucket_config), f"Choose one of {', '.join(names)}"
-        )
+def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
+    """The longest rows of `bucket`, at most `max_rows` of each kind; None if it has no rows. Raises
+    MillraceError for an unknown bucket."""
+    rows = bucket_rows(bucket_config)
+    names = list(rows)
+    if bucket not in rows:
+        remedy = f"Choose one of {', '.join(names)}"
+        raise MillraceError(f"there is no bucket {bucket!r}", str(bucket_config), remedy)
+    if not rows[bucket]:
+        return None
     number = names.index(bucket)
+    path = BucketConfig.read(bucket_config).paths[number]
     try:
-        first = sum(pq.ParquetFile(path).metadata.num_rows for path in paths[:number])
-        seconds, characters = _lengths(paths[number])
+        seconds, characters = _lengths(path)
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise MillraceError(f"it cannot be read ({error})", str(paths[number]), _BUILD) from None
-    if not len(seconds):
-        raise MillraceError("this bucket has no rows", str(paths[number]), "Leave it out")
+        raise MillraceError(f"it cannot be read ({error})", str(path), _BUILD) from None
+    first = sum(rows[name] for name in names[:number])
     return WorstCase(
         bucket=bucket,
         number=number,
@@ -65,14 +66,15 @@ def find(bucket_config: Path, bucket: str, most: int) -> WorstCase:
         longest_seconds=round(float(seconds.max()), 6),
         shortest_seconds=round(float(seconds.min()), 6),
         longest_characters=int(characters.max()),
-        audio_rows=(first + _longest(seconds, most)).tolist(),
-        text_rows=(first + _longest(characters, most)).tolist(),
+        # Equally long rows keep their order.
+        audio_rows=(first + np.argsort(-seconds, kind="stable")[:max_rows]).tolist(),
+        text_rows=(first + np.argsort(-characters, kind="stable")[:max_rows]).tolist(),
     )
 
 
 def _lengths(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Seconds and characters of every row."""
-    seconds, characters = [np.zeros(0)], [np.zeros(0, np.int64)]
+    seconds, characters = [], []
     parquet = pq.ParquetFile(path)
     for group in range(parquet.num_row_groups):
         table = parquet.read_row_group(group, columns=["duration_s", "transcript"])
@@ -80,8 +82,3 @@ def _lengths(path: Path) -> tuple[np.ndarray, np.ndarray]:
         lengths = pc.fill_null(pc.utf8_length(table.column("transcript").cast(pa.large_string())), 0)
         characters.append(lengths.to_numpy().astype(np.int64))
     return np.concatenate(seconds), np.concatenate(characters)
-
-
-def _longest(lengths: np.ndarray, most: int) -> np.ndarray:
-    """Numbers of the `most` longest, falling; equal ones in their order."""
-    return np.argsort(-lengths, kind="stable")[:most]

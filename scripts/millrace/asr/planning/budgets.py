@@ -16,19 +16,18 @@ from millrace.common.training.settings import LoopSettings
 
 
 def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds: float) -> list[BatchBudget]:
-    """One budget a bucket: `calibration` (calibrated_bs.json) where named, else `batch_seconds` padded
-    seconds."""
+    """One budget a bucket: from `calibration` (calibrated_bs.json) if given, else padded `batch_seconds`."""
     names = BucketConfig.read(bucket_dir).ids
     if not calibration:
         return [BatchBudget(seconds=batch_seconds)] * len(names)
     try:
-        found = jsonl.read(calibration)
-        if not isinstance(found, dict):
+        merged = jsonl.read(calibration)
+        if not isinstance(merged, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
         remedy = "Run snakemake asr_calibrate, or train without a calibration"
         raise MillraceError(f"no calibration ({error!r})", str(calibration), remedy) from None
-    return budgets(names, found, str(calibration))
+    return budgets(names, merged, str(calibration))
 
 
 def check_calibration(
@@ -38,8 +37,8 @@ def check_calibration(
     settings: LoopSettings,
     world_size: int,
 ) -> None:
-    """Raise MillraceError where the sizes in `calibration` were found for a training that takes other memory;
-    the seed's flat form says nothing of that."""
+    """Raise MillraceError if the sizes in `calibration` were found for a training that takes other memory;
+    the original script's flat form has no such key."""
     key = jsonl.read(calibration).get("key")
     if not isinstance(key, dict):
         return
@@ -49,25 +48,24 @@ def check_calibration(
         "gradient_checkpointing": settings.gradient_checkpointing,
     }
     if differing := [name for name, value in now.items() if key.get(name, value) != value]:
-        raise MillraceError(
-            f"these batch sizes were calibrated for another {', '.join(differing)} than this run has",
-            where=str(calibration),
-            remedy="Calibrate with the settings of the run (the rules take them from asr.model and asr.training), or "
-            "train without a calibration",
+        problem = f"these batch sizes were calibrated for another {', '.join(differing)} than this run has"
+        remedy = (
+            "Calibrate with the settings of the run (the rules take them from asr.model and asr.training)"
         )
+        raise MillraceError(problem, str(calibration), f"{remedy}, or train without a calibration")
     # Gradients that stay while others are made: of accumulated batches, in DDP's buckets.
+    more = "%s: calibrated with %s 1; this run keeps one more copy of the gradients"
     for name, count in {"grad_acc": settings.grad_acc, "world_size": world_size}.items():
         if count > 1 and key.get(name) == 1:
-            log.warning(
-                "%s: calibrated with %s 1; this run keeps one more copy of the gradients", calibration, name
-            )
+            log.warning(more, calibration, name)
 
 
 def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) -> list[BatchBudget]:
-    """The calibrated rows of every bucket; the seed's flat form {"b_0_3": {"batch_size": 80}} is read too.
+    """The calibrated rows of every bucket; and the original script's flat form.
 
-    A bucket's batch size was found with its longest sample. With the `budget` that the memory model gives
-    (`seconds`, `cost`), batches of shorter samples hold more rows.
+    The flat form is {"b_0_3": {"batch_size": 80}}. A bucket's batch size was found with its longest sample.
+    With the `budget` that the memory model gives (`seconds`, `cost`), batches of shorter samples hold more
+    rows.
     """
     table = calibration.get("buckets", calibration)
     result = []
@@ -78,7 +76,5 @@ def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) ->
             result.append(BatchBudget(**{limit: budget.get(limit) for limit in ("seconds", "cost", "rows")}))
         except (KeyError, TypeError, AttributeError) as error:
             remedy = "Calibrate again: the buckets are others than those that were calibrated"
-            raise MillraceError(
-                f"nothing usable is said of bucket {name} ({error!r})", where, remedy
-            ) from None
+            raise MillraceError(f"no batch size for bucket {name} ({error!r})", where, remedy) from None
     return result

@@ -1,5 +1,4 @@
-"""The plan of an epoch as arrays: which rows form the batch of every rank at every step. Resume is an index
-into it."""
+"""The plan of an epoch as arrays: the rows of every rank's batch at every step. To resume is to index it."""
 
 from __future__ import annotations
 
@@ -47,17 +46,15 @@ class Plan:
         return (len(self.offsets) - 1) // self.world_size
 
     def batch(self, step: int, rank: int) -> np.ndarray:
-        """int64 row numbers of the batch of `rank` at `step`, in O(1); of a filler, those which it
-        repeats."""
+        """int64 row numbers of the batch of `rank` at `step`, in O(1); of a filler, those it repeats."""
         start, stop = self._bounds(step, rank)
         if start == stop:
-            at = np.searchsorted(self.fillers[:, 0], step * self.world_size + rank)
-            start, stop = self.offsets[self.fillers[at, 1]], self.offsets[self.fillers[at, 1] + 1]
+            source = self.fillers[np.searchsorted(self.fillers[:, 0], step * self.world_size + rank), 1]
+            start, stop = self.offsets[source : source + 2]
         return self.rows[start:stop].astype(np.int64)
 
     def is_filler(self, step: int, rank: int) -> bool:
-        """Whether the batch only keeps the ranks in step: its rows are another batch's, its loss counts
-        nothing."""
+        """Whether the batch only keeps the ranks in step: its rows are another batch's, its loss is 0."""
         start, stop = self._bounds(step, rank)
         return bool(start == stop)
 
@@ -76,16 +73,16 @@ class Plan:
         """Figures of the plan.
 
         `padding`: share of the padded seconds that is padding; `useful_work`: sum of cost / (ranks * sum over
-        steps of the dearest batch), cost as in `batch_cost`. What equal steps cost: `split_batches` and
-        `filler_batches`.
+        steps of the most expensive batch), cost as in `batch_cost`. `split_batches` and `filler_batches` are
+        the price of equal steps.
         """
         counts = np.diff(self.offsets)
         padded = counts * self.longest.astype(np.float64)
         cost = batch_cost(counts, self.longest)
-        lost = cost.copy()
-        if len(self.fillers):
-            lost[self.fillers[:, 0]] = cost[self.fillers[:, 1]]
-        dearest = lost.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
+        # Ranks wait for the slowest of their step; a filler takes as long as the batch it repeats.
+        spent = cost.copy()
+        spent[self.fillers[:, 0]] = cost[self.fillers[:, 1]]
+        slowest = spent.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
         real = float(self.seconds.sum())
         own = self.bucket[counts > 0]
         buckets = [
@@ -103,7 +100,7 @@ class Plan:
             "real_seconds": real,
             "padded_seconds": float(padded.sum()),
             "padding": 1 - real / float(padded.sum()),
-            "useful_work": float(cost.sum() / dearest),
+            "useful_work": float(cost.sum() / slowest),
             "split_batches": self.split_batches,
             "filler_batches": len(self.fillers),
             "over_budget_batches": self.over_budget_batches,
@@ -131,9 +128,7 @@ class Plan:
             facts["spans"] = tuple((world, steps) for world, steps in facts["spans"])
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MillraceError(
-                f"no whole plan ({error})", where=str(folder), remedy="Make it again"
-            ) from None
+            raise MillraceError(f"no whole plan ({error})", str(folder), "Make it again") from None
         return cls(**facts, **arrays, folder=Path(folder))
 
     def __reduce__(self) -> tuple:

@@ -1,5 +1,4 @@
-"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every rank and
-machine."""
+"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every machine."""
 
 from __future__ import annotations
 
@@ -32,11 +31,15 @@ def plan_epoch(
 
     Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the bucket's
     budget. The batches of a step come from one bucket and cost about the same; the steps of every bucket are
-    spread over the epoch. What is left over per bucket is matched across buckets; where that does not fill
-    the last steps, the dearest left-over batches are split (`split_batches`), and where there are not even
-    rows enough, batches are repeated as fillers. A row that alone is over the budget makes a batch of its own
+    spread over the epoch. The remaining batches are matched across buckets; if they do not fill the last
+    steps, the most expensive of them are split (`split_batches`), and if there are too few rows for that,
+    batches are repeated as fillers. A row that alone is over the budget makes a batch of its own
     (`over_budget_batches`). Raises MillraceError for no rows at all and for durations that are not finite and
     above 0.
+
+    >>> plan = plan_epoch([np.array([2.5, 3.0, 1.0])], BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
+    >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
+    [0, 1, 2]
     """
     lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
     budgets = [budgets] * len(lengths) if isinstance(budgets, BatchBudget) else list(budgets)
@@ -45,8 +48,7 @@ def plan_epoch(
         cut_bucket(bucket, budget, hashing.key(seed, epoch, _SHUFFLE, number), window)
         for number, (bucket, budget) in enumerate(zip(lengths, budgets, strict=True))
     ]
-    table = _joined(cuts, world_size)
-    plan = _dealt(table, world_size, seed, epoch, hashing.key(seed, epoch, _DEAL))
+    plan = _assign_steps(_join(cuts, world_size), world_size, seed, epoch, hashing.key(seed, epoch, _DEAL))
     plan.over_budget_batches = sum(cut.over_budget for cut in cuts)
     return plan
 
@@ -64,24 +66,18 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
             where=f"epoch {plan.epoch}",
             remedy="Begin the next epoch",
         )
+    # Batches not yet used, without fillers.
     counts = np.diff(plan.offsets)
-    left = np.flatnonzero(counts[done_steps * plan.world_size :]) + done_steps * plan.world_size
-    bucket = np.asarray(plan.bucket[left])
-    group = np.zeros(len(left), dtype=np.int64)
+    unused = np.flatnonzero(counts[done_steps * plan.world_size :]) + done_steps * plan.world_size
+    bucket = np.asarray(plan.bucket[unused])
+    group = np.zeros(len(unused), dtype=np.int64)
     for number in np.unique(bucket):
         mine = np.flatnonzero(bucket == number)
         group[mine] = np.arange(len(mine)) // (_STEPS_PER_GROUP * world_size)
-    table = _Batches(
-        plan.rows,
-        np.asarray(plan.offsets[left]),
-        counts[left],
-        plan.longest[left],
-        plan.seconds[left],
-        bucket,
-        group,
-    )
+    columns = (np.asarray(column[unused]) for column in (plan.offsets, counts, plan.longest, plan.seconds))
+    table = _Batches(plan.rows, *columns, bucket, group)
     key = hashing.key(plan.seed, plan.epoch, _REPLAN, done_steps, world_size, len(plan.spans))
-    rest = _dealt(table, world_size, plan.seed, plan.epoch, key)
+    rest = _assign_steps(table, world_size, plan.seed, plan.epoch, key)
     rest.spans = (*plan.spans, (plan.world_size, done_steps))
     rest.over_budget_batches = plan.over_budget_batches
     return rest
@@ -99,7 +95,7 @@ def resume(
     """The plan after `spans`, (world size, steps done) of every stretch of the epoch so far, for `world_size`
     ranks.
 
-    The last stretch is replanned only where its world size was another: else go on in that plan at its step.
+    The last stretch is replanned only if its world size differs: else go on in that plan at its step.
     """
     spans = [(world, steps) for world, steps in spans if steps]
     plan = plan_epoch(durations, budgets, seed, epoch, spans[0][0] if spans else world_size, window)
@@ -112,8 +108,8 @@ def resume(
 
 @dataclass
 class _Batches:
-    """Batches to be dealt: ranges of `rows`. `group` of a bucket's batches: those matched in cost
-    together."""
+    """Batches to assign to steps: `count` rows from `rows[start]` on, the `longest`, the sum of `seconds`,
+    `bucket`. Batches of one `group` of a bucket are matched in cost together."""
 
     rows: np.ndarray
     start: np.ndarray
@@ -128,29 +124,20 @@ def _check(lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: in
     if len(budgets) != len(lengths):
         raise MillraceError(f"{len(budgets)} budgets for {len(lengths)} buckets", where="batch budgets")
     if world_size < 1 or window < 1:
-        raise MillraceError(
-            f"world size {world_size} and window {window} must be at least 1", where="batch plan"
-        )
-    if not sum(len(bucket) for bucket in lengths):
-        raise MillraceError(
-            "there are no rows to plan", where="batch plan", remedy="See rejects.jsonl of the buckets"
-        )
+        problem = f"world size {world_size} and window {window} must be at least 1"
+        raise MillraceError(problem, where="batch plan")
+    if not any(map(len, lengths)):
+        raise MillraceError("there are no rows to plan", "batch plan", "See rejects.jsonl of the buckets")
     for number, bucket in enumerate(lengths):
+        where = f"bucket {number}"
         if len(bucket) and not (np.isfinite(bucket).all() and bucket.min() > 0):
-            raise MillraceError(
-                "a duration is not finite and above 0",
-                where=f"bucket {number}",
-                remedy="Build the buckets again",
-            )
+            raise MillraceError("a duration is not finite and above 0", where, "Build the buckets again")
         if len(bucket) > 0xFFFFFFFF:
-            raise MillraceError(
-                f"{len(bucket)} rows are too many for one bucket",
-                where=f"bucket {number}",
-                remedy="Add edges",
-            )
+            raise MillraceError(f"{len(bucket)} rows are too many for one bucket", where, "Add edges")
 
 
-def _joined(cuts: list[Cut], world_size: int) -> _Batches:
+def _join(cuts: list[Cut], world_size: int) -> _Batches:
+    """The batches of all buckets; row numbers count over all buckets."""
     firsts = np.concatenate([[0], np.cumsum([len(cut.rows) for cut in cuts])]).astype(np.int64)
     kind = np.int32 if firsts[-1] < 1 << 31 else np.int64
     rows = np.empty(firsts[-1], dtype=kind)
@@ -158,6 +145,7 @@ def _joined(cuts: list[Cut], world_size: int) -> _Batches:
     for cut, first in zip(cuts, firsts.tolist(), strict=False):
         rows[first : first + len(cut.rows)] = cut.rows
         rows[first : first + len(cut.rows)] += kind(first)
+        # As many windows as make about 64 steps form a group.
         per_window = max(1.0, len(cut.starts) / max(1, int(cut.windows.max(initial=0)) + 1))
         groups.append(cut.windows // max(1, round(_STEPS_PER_GROUP * world_size / per_window)))
     return _Batches(
@@ -171,51 +159,53 @@ def _joined(cuts: list[Cut], world_size: int) -> _Batches:
     )
 
 
-def _dealt(table: _Batches, world: int, seed: int, epoch: int, key: np.uint64) -> Plan:
-    """Deal batches into steps of `world` batches of about equal cost, and the steps over the epoch."""
+def _assign_steps(table: _Batches, world: int, seed: int, epoch: int, key: np.uint64) -> Plan:
+    """Assign batches to steps of `world` batches of about equal cost, and order the steps of the epoch."""
+    # Match costs inside the groups of a bucket first, then what remains inside the bucket.
     cost = batch_cost(table.count, table.longest)
-    # First inside the groups of windows of a bucket, then what is left over inside the bucket.
-    near, left = _matched(np.arange(len(cost)), table.bucket, table.group, cost, world)
-    far, left = _matched(left, table.bucket, np.zeros_like(table.group), cost, world)
+    near, left = _match_costs(np.arange(len(cost)), table.bucket, table.group, cost, world)
+    far, left = _match_costs(left, table.bucket, np.zeros_like(table.group), cost, world)
+
+    # A bucket's groups follow each other, their steps in random order; steps over several groups go anywhere.
     groups = int(table.group.max(initial=0)) + 1
-    # A bucket's groups follow each other, their steps in random order; left-over steps go anywhere.
     phase = np.concatenate([_draw(key, near[:, 0]) + table.group[near[:, 0]], _draw(key, far[:, 0]) * groups])
     steps = np.concatenate([near, far])
+
+    # What remains of all buckets fills the last steps, matched in cost across buckets.
     if len(left):
-        kept, left = _with_rows_enough(steps, left, table.count, world)
-        steps, phase = steps[kept], phase[kept]
-    table, left, fillers, splits = _filled_up(table, left, world)
-    place = [_spread(phase, table.bucket[steps[:, 0]], steps[:, 0], key)]
-    last = left[np.lexsort((left, batch_cost(table.count, table.longest)[left]))]
-    last = last.reshape(-1, world)
-    place.append(_draw(key, last[:, 0]))
-    steps = np.concatenate([steps, last])[np.argsort(np.concatenate(place), kind="stable")]
-    # Which rank gets which batch of a step: drawn, so that no rank has the dearest all the time.
-    ranks = np.argsort(
-        hashing.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape), axis=1, kind="stable"
-    )
-    return _assembled(table, np.take_along_axis(steps, ranks, axis=1), fillers, seed, epoch, splits)
+        whole, left = _add_rows(steps, left, table.count, world)
+        steps, phase = steps[whole], phase[whole]
+    table, left, fillers, splits = _fill_last_step(table, left, world)
+    mixed = left[np.lexsort((left, batch_cost(table.count, table.longest)[left]))].reshape(-1, world)
+
+    # Spread every bucket's steps evenly over the epoch.
+    place = [_spread(phase, table.bucket[steps[:, 0]], steps[:, 0], key), _draw(key, mixed[:, 0])]
+    steps = np.concatenate([steps, mixed])[np.argsort(np.concatenate(place), kind="stable")]
+
+    # Which rank gets which batch of a step is drawn, so that no rank has the most expensive all the time.
+    draw = hashing.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape)
+    steps = np.take_along_axis(steps, np.argsort(draw, axis=1, kind="stable"), axis=1)
+    return _assemble(table, steps, fillers, seed, epoch, splits)
 
 
-def _matched(
+def _match_costs(
     ids: np.ndarray, bucket: np.ndarray, group: np.ndarray, cost: np.ndarray, world: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest are left
-    over."""
+    """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest remain."""
     ids = ids[np.lexsort((ids, cost[ids], group[ids], bucket[ids]))]
     first = np.ones(len(ids), dtype=bool)
     first[1:] = (bucket[ids][1:] != bucket[ids][:-1]) | (group[ids][1:] != group[ids][:-1])
     starts = np.flatnonzero(first)
     counts = np.diff(np.append(starts, len(ids)))
-    dealt = np.arange(len(ids)) - np.repeat(starts, counts) >= np.repeat(counts % world, counts)
-    return ids[dealt].reshape(-1, world), ids[~dealt]
+    matched = np.arange(len(ids)) - np.repeat(starts, counts) >= np.repeat(counts % world, counts)
+    return ids[matched].reshape(-1, world), ids[~matched]
 
 
-def _with_rows_enough(
+def _add_rows(
     steps: np.ndarray, left: np.ndarray, counts: np.ndarray, world: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps to keep, and batches left over, to which steps are added until their rows fill a whole number of
-    steps."""
+    """Add the steps with the most rows to the remaining batches until those have a row for every batch of
+    whole steps. Numbers of the other steps, and the remaining batches."""
     rows = counts[steps].sum(axis=1) if len(steps) else np.zeros(0, dtype=np.int64)
     order = np.argsort(-rows, kind="stable")
     taken, have = 0, int(counts[left].sum())
@@ -226,69 +216,60 @@ def _with_rows_enough(
     return np.sort(order[taken:]), left
 
 
-def _filled_up(
+def _fill_last_step(
     table: _Batches, left: np.ndarray, world: int
 ) -> tuple[_Batches, np.ndarray, dict[int, int], int]:
-    """Split the dearest of the left-over batches, or else repeat the cheapest, until they fill whole
-    steps."""
+    """Split the most expensive of the remaining batches, or else repeat the cheapest, until they fill whole
+    steps. Returns all batches, the remaining ones, {filler: the batch it repeats}, the number of splits."""
     need = -len(left) % world
     if not need:
         return table, left, {}, 0
-    start, count, longest, seconds, bucket, left = (
-        values.tolist()
-        for values in (table.start, table.count, table.longest, table.seconds, table.bucket, left)
-    )
+    columns = (table.start, table.count, table.longest, table.seconds, table.bucket, left)
+    start, count, longest, seconds, bucket, left = (column.tolist() for column in columns)
 
-    def dearness(at: int) -> tuple[float, int]:
+    def cost_key(at: int) -> tuple[float, int]:
+        """Orders by falling cost, then by number."""
         return (-float(batch_cost(count[at], longest[at])), at)
 
-    heap = [dearness(at) for at in left if count[at] > 1]
+    heap = [cost_key(at) for at in left if count[at] > 1]
     heapq.heapify(heap)
     splits, fillers = 0, {}
     while splits < need and heap:
-        at = heapq.heappop(heap)[1]
-        half = count[at] // 2
-        # The new batch has the longer rows. That of the shorter ones is not known here: the old longest
+        # The new batch has the longer rows. The longest of the shorter rows is unknown here: the old one
         # bounds it.
+        at, new = heapq.heappop(heap)[1], len(start)
+        half = count[at] // 2
+        half_seconds = seconds[at] * half / count[at]
         start.append(start[at] + half)
         count.append(count[at] - half)
         longest.append(longest[at])
+        seconds.append(seconds[at] - half_seconds)
         bucket.append(bucket[at])
-        share = seconds[at] * half / count[at]
-        seconds.append(seconds[at] - share)
-        count[at], seconds[at] = half, share
-        left.append(len(start) - 1)
-        for part in (at, len(start) - 1):
+        left.append(new)
+        count[at], seconds[at] = half, half_seconds
+        for part in (at, new):
             if count[part] > 1:
-                heapq.heappush(heap, dearness(part))
+                heapq.heappush(heap, cost_key(part))
         splits += 1
-    cheapest = min(left, key=lambda at: (-dearness(at)[0], at))
-    for _ in range(need - splits):
-        fillers[len(start)] = cheapest
-        left.append(len(start))
-        for column, value in (
-            (start, start[cheapest]),
-            (count, 0),
-            (longest, 0.0),
-            (seconds, 0.0),
-            (bucket, bucket[cheapest]),
-        ):
-            column.append(value)
-    columns = (
-        np.array(start),
-        np.array(count),
-        np.array(longest, np.float32),
-        np.array(seconds),
-        np.array(bucket, np.int16),
-    )
-    return _Batches(table.rows, *columns, table.group), np.array(left), fillers, splits
+
+    cheapest = min(left, key=lambda at: (-cost_key(at)[0], at))
+    for filler in range(len(start), len(start) + need - splits):
+        fillers[filler] = cheapest
+        left.append(filler)
+        start.append(start[cheapest])
+        count.append(0)
+        longest.append(0.0)
+        seconds.append(0.0)
+        bucket.append(bucket[cheapest])
+    sizes = (np.array(start), np.array(count), np.array(longest, np.float32), np.array(seconds))
+    table = _Batches(table.rows, *sizes, np.array(bucket, np.int16), table.group)
+    return table, np.array(left), fillers, splits
 
 
 def _draw(key: np.uint64, ids: np.ndarray) -> np.ndarray:
     """float64 in [0, 1) for every id."""
-    return (hashing.mix(hashing.mix(ids.astype(np.uint64)) ^ key) >> np.uint64(11)).astype(
-        np.float64
-    ) * 2.0**-53
+    bits = hashing.mix(hashing.mix(ids.astype(np.uint64)) ^ key) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53
 
 
 def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint64) -> np.ndarray:
@@ -302,7 +283,7 @@ def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint
     return place
 
 
-def _assembled(
+def _assemble(
     table: _Batches, steps: np.ndarray, fillers: dict[int, int], seed: int, epoch: int, splits: int
 ) -> Plan:
     """The plan whose batch k = step * world + rank is `steps[step, rank]`, its rows in the order of use."""
@@ -317,14 +298,14 @@ def _assembled(
     place = {int(batch): at for at, batch in enumerate(ids.tolist())} if fillers else {}
     pairs = sorted((place[filler], place[source]) for filler, source in fillers.items())
     return Plan(
-        steps.shape[1],
-        seed,
-        epoch,
-        rows,
-        offsets,
-        table.longest[ids],
-        table.seconds[ids],
-        table.bucket[ids],
-        np.array(pairs, dtype=np.int64).reshape(-1, 2),
-        splits,
+        world_size=steps.shape[1],
+        seed=seed,
+        epoch=epoch,
+        rows=rows,
+        offsets=offsets,
+        longest=table.longest[ids],
+        seconds=table.seconds[ids],
+        bucket=table.bucket[ids],
+        fillers=np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        split_batches=splits,
     )

@@ -17,28 +17,21 @@ from millrace.common.training import loop, run_folder
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 
-# What may change without making it another run: how long, how fast and how talkative it is.
+# What may change without making it another run: its length, speed and logging, and where files lie.
 _FREE = frozenset(
-    [
-        "epochs",
-        "max_steps",
-        "log_steps",
-        "save_steps",
-        "save_total_limit",
-        "eval_steps",
-        "eval_at_start",
-        "log_ids",
-    ]
-    + ["tensorboard", "device", "timeout_seconds", "num_workers", "prefetch_factor", "max_open_tars"]
-    + ["max_bad_fraction", "eval_samples", "bucket_dir", "bucket_config"]
+    (
+        *("epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps"),
+        *("eval_at_start", "log_ids", "tensorboard", "device", "timeout_seconds"),
+        *("num_workers", "prefetch_factor", "max_open_tars", "max_bad_fraction", "eval_samples"),
+        *("bucket_dir", "calibration"),
+    )
 )
 
 
 def run(
     options: TrainOptions, settings: LoopSettings, folder: str | Path, profile_steps: int = 0
 ) -> dict[str, Any]:
-    """Train in `folder`, from where the same run was left; the summary for metrics.json, on the main rank
-    only.
+    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only.
 
     With `profile_steps` that many steps are profiled, else every step is measured. Otherwise a run with
     loader `bucketed` saves its model, and rank 0 tests it on the test split, alone: the other ranks have left
@@ -46,9 +39,9 @@ def run(
     """
     ranks, folder = Ranks.from_environment(), Path(folder)
     task = AsrTask(options)
-    if options.bucket_config:
-        size = ranks.world_size
-        budgets.check_calibration(options.bucket_config, options.model, options.model_options, settings, size)
+    if options.calibration:
+        of_model = (options.model, options.model_options)
+        budgets.check_calibration(options.calibration, *of_model, settings, ranks.world_size)
     for split in ("dev", "test"):
         task.held_out(split)
     with contextlib.ExitStack() as stack:
@@ -85,15 +78,9 @@ def _measure(
 
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         return StepProfiler(folder, profile_steps, chosen, rank=ranks.rank)
-    names = ("loader", "model", "model_options", "batch_seconds", "num_workers")
-    facts = {name: getattr(options, name) for name in names}
-    names = ("precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
-    facts |= {name: getattr(settings, name) for name in names}
-    return StepRecorder(
-        folder,
-        options.bucket_dir,
-        device,
-        facts=facts,
-        rank=ranks.rank,
-        local_world_size=ranks.local_world_size,
-    )
+    of_options = ("loader", "model", "model_options", "batch_seconds", "num_workers")
+    of_settings = ("precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
+    facts = {name: getattr(options, name) for name in of_options}
+    facts |= {name: getattr(settings, name) for name in of_settings}
+    place = {"rank": ranks.rank, "local_world_size": ranks.local_world_size}
+    return StepRecorder(folder, options.bucket_dir, device, facts=facts, **place)

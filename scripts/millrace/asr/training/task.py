@@ -32,9 +32,8 @@ from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import Spans
 
-# Transcripts that a vocabulary is made of, at most: evenly spaced rows.
-_VOCABULARY_ROWS = 200_000
-_LOGGED = 20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
+_VOCABULARY_ROWS = 200_000  # transcripts that a vocabulary is made of, at most: evenly spaced rows
+_MAX_LOGGED = 20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
 
 
 class AsrTask:
@@ -47,23 +46,22 @@ class AsrTask:
         self, options: TrainOptions, watch: Callable[[Iterable], Iterable] = lambda batches: batches
     ) -> None:
         if options.loader not in LOADERS:
-            raise MillraceError(
-                f"there is no loader {options.loader!r}", remedy=f"Choose one of {', '.join(LOADERS)}"
-            )
+            remedy = f"Choose one of {', '.join(LOADERS)}"
+            raise MillraceError(f"there is no loader {options.loader!r}", remedy=remedy)
         self.options, self.watch = options, watch
         self.table = RowTable.open(options.bucket_dir)
         self.durations = self.table.durations()
-        self.budgets = read_budgets(options.bucket_dir, options.bucket_config, options.batch_seconds)
+        self.budgets = read_budgets(options.bucket_dir, options.calibration, options.batch_seconds)
         self._plans: dict[tuple, Plan | BaselinePlan] = {}
         self._loader: BatchLoader | BaselineLoader | None = None
         self._ideal: IdealLoader | None = None
         self._model: AsrModel | None = None
         self._tables: dict[str, RowTable | None] = {}
         self._exchange: Exchange | None = None
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
 
     def build_model(self) -> AsrModel:
-        """The model, its vocabulary from the training transcripts where it needs one."""
+        """The model, its vocabulary from the training transcripts if it needs one."""
         self._model = models.build(self.options.model, self.options.model_options, self._texts())
         log.info("%s: %.1f million parameters", self.options.model, self._model.parameter_count / 1e6)
         return self._model
@@ -71,63 +69,50 @@ class AsrTask:
     def _texts(self) -> Iterator[str]:
         """The transcripts that a vocabulary is made of."""
         count = len(self.table)
-        rows = (
-            np.unique(np.linspace(0, count - 1, min(count, _VOCABULARY_ROWS)).astype(np.int64))
-            if count
-            else []
-        )
+        rows = np.unique(np.linspace(0, max(count - 1, 0), min(count, _VOCABULARY_ROWS)).astype(np.int64))
         for at in range(0, len(rows), 1000):
             yield from (row.transcript for row in self.table.rows(rows[at : at + 1000]))
 
     def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> Plan | BaselinePlan:
-        """The plan of an epoch, or of what is left of it; the last one is kept."""
+        """The plan of an epoch, or of its rest after `spans`; the last plan is kept."""
         key = (epoch, world_size, tuple(spans))
         if key not in self._plans:
-            options = self.options
-            if options.loader == "baseline":
+            seed = self.options.seed
+            if self.options.loader == "baseline":
                 size = self.fixed_batch_size()
-                plan = BaselinePlan.of(self.table, size, options.seed, epoch, world_size)
+                plan = BaselinePlan.of(self.table, size, seed, epoch, world_size)
                 log.info("epoch %d: %d steps of %d random samples", epoch, len(plan), size)
             else:
-                arguments = (
-                    self.durations,
-                    self.budgets,
-                    options.seed,
-                    epoch,
-                    spans,
-                    world_size,
-                    options.window,
-                )
-                plan = planner.resume(*arguments)
+                window = self.options.window
+                plan = planner.resume(self.durations, self.budgets, seed, epoch, spans, world_size, window)
                 log.info("epoch %d: %s", epoch, plan_line(plan))
             self._plans = {key: plan}
         return self._plans[key]
 
     def fixed_batch_size(self) -> int:
-        """The batch size of a pipeline without buckets: that which the longest clips of every bucket
-        allow."""
-        return min((rows for rows, _ in self._fullest()), default=1)
+        """The batch size of a pipeline without buckets: what the longest clips of every bucket allow."""
+        return min((rows for rows, _ in self._largest_batches()), default=1)
 
-    def _fullest(self) -> list[tuple[int, float]]:
+    def mixed_budget(self) -> BatchBudget:
+        """One budget for clips of all lengths: the least that any bucket's longest clips were given."""
+        return BatchBudget(seconds=min(rows * seconds for rows, seconds in self._largest_batches()))
+
+    def _largest_batches(self) -> list[tuple[int, float]]:
         """(rows, seconds) of a batch of the longest clips, for each bucket that has any."""
-        held = [
-            (budget, part.max())
-            for budget, part in zip(self.budgets, self.durations, strict=True)
-            if len(part)
-        ]
-        return [(max(int(budget.most_rows(np.array([top]))[0]), 1), float(top)) for budget, top in held]
+        pairs = zip(self.budgets, self.durations, strict=True)
+        longest = [(budget, part.max()) for budget, part in pairs if len(part)]
+        return [(max(int(budget.most_rows(np.array([top]))[0]), 1), float(top)) for budget, top in longest]
 
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
         """Steps of `plan`, the same on every rank."""
         return len(self.plan(epoch, world_size, spans))
 
     def batches(self, plan: Plan | BaselinePlan, start_step: int, rank: int) -> Iterable:
-        """The decoded batches of a plan on this rank, from `start_step` on; workers live on between
-        epochs."""
+        """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive epochs."""
         options = self.options
         if self._loader is None and options.loader == "baseline":
-            arguments = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
-            self._loader = BaselineLoader(self.table, plan.batch_size, rank=rank, plan=plan, **arguments)
+            limits = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
+            self._loader = BaselineLoader(self.table, plan.batch_size, rank=rank, plan=plan, **limits)
         if self._loader is None:
             dataset = BucketedDataset(self.table, plan, rank, max_open_tars=options.max_open_tars)
             self._loader = BatchLoader(
@@ -137,8 +122,8 @@ class AsrTask:
                 pin_memory=torch.cuda.is_available(),
                 prefetch_batches=options.prefetch_factor,
             )
-            if options.bucket_config and not torch.cuda.is_available():
-                # Sizes found within a limit of host memory hold only where freed memory goes back.
+            if options.calibration and not torch.cuda.is_available():
+                # Sizes found within a limit of host memory hold only if freed memory goes back.
                 memory_meter.return_freed_memory()
         self._loader.plan, self._loader.start_step = plan, start_step
         if options.loader != "ideal":
@@ -154,14 +139,13 @@ class AsrTask:
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
             prepared = self._model.prepare(batch, epoch)
             for sample, reason in prepared.dropped:
-                self._tell(sample, reason)
+                if sample not in self._logged and len(self._logged) < _MAX_LOGGED:
+                    self._logged.add(sample)
+                    last = len(self._logged) == _MAX_LOGGED
+                    more = "; of further ones metrics.jsonl has the counts" if last else ""
+                    reason = reason.replace("_", " ")
+                    log.warning("sample %d takes no part in the loss: %s%s", sample, reason, more)
             yield prepared
-
-    def _tell(self, sample: int, reason: str) -> None:
-        if sample not in self._told and len(self._told) < _LOGGED:
-            self._told.add(sample)
-            more = "; of further ones metrics.jsonl has the counts" if len(self._told) == _LOGGED else ""
-            log.warning("sample %d takes no part in the loss: %s%s", sample, reason.replace("_", " "), more)
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
         """uint64 ids of the samples; none for a filler."""
@@ -175,62 +159,58 @@ class AsrTask:
         return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
 
     def evaluate(self, model: AsrModel, fabric: Any) -> dict[str, float]:
-        """Loss, CER and WER of the first `eval_samples` rows of dev, dealt to the ranks, in a fixed order."""
+        """Loss, CER and WER of the first `eval_samples` rows of dev, in a fixed order, by all ranks."""
         if self._exchange is None:
             self._exchange = Exchange(fabric.world_size)
-        return self._evaluated(model, fabric.device, "dev", self._exchange, fabric.global_rank)
+        return self.evaluate_split(model, fabric.device, "dev", self._exchange, fabric.global_rank)
 
     def test(self, model: AsrModel, precision: str) -> dict[str, float]:
-        """Loss, CER and WER of the first `eval_samples` rows of the test split, once, after training, on this
-        rank alone: the others may have left. `precision` is the run's, so that the figures compare with those
-        of dev."""
+        """`evaluate` on the test split, after training, on this rank alone: the others may have left.
+        `precision` is the run's, so that the figures compare with those of dev."""
         model.eval()
         device = next(model.parameters()).device
         with torch.no_grad(), devices.autocast(device.type, precision):
-            return self._evaluated(model, device, "test", Exchange(1), 0)
+            return self.evaluate_split(model, device, "test", Exchange(1), 0)
 
     def held_out(self, split: str) -> RowTable | None:
-        """The rows of dev or test; None where the buckets have no such split, or no rows in it. Raises
-        MillraceError where they cannot be read: to be called before training, not after."""
+        """The rows of dev or test; None if the buckets have no such split, or no rows in it. Raises
+        MillraceError if they cannot be read: call it before training, not after."""
         if split not in self._tables:
             folder = self.options.bucket_dir
             table = RowTable.open(folder, split=split) if split in BucketConfig.read(folder).splits else None
             self._tables[split] = table if table is not None and len(table) else None
         return self._tables[split]
 
-    def _evaluated(
+    def evaluate_split(
         self, model: AsrModel, device: torch.device, split: str, exchange: Exchange, rank: int
     ) -> dict[str, float]:
+        """`evaluate` for dev or test, with the other ranks of `exchange`; {} without such a split."""
         table = self.held_out(split)
         if table is None:
             return {}
         durations = np.concatenate(table.durations())[: self.options.eval_samples]
-        # One budget for clips of all lengths: the least that any bucket's longest clips were given.
-        budget = BatchBudget(seconds=min(rows * seconds for rows, seconds in self._fullest()))
-        plan = planner.plan_epoch([durations], budget, self.options.seed, 0, exchange.world_size)
+        plan = planner.plan_epoch([durations], self.mixed_budget(), self.options.seed, 0, exchange.world_size)
         dataset = BucketedDataset(table, plan, rank, max_open_tars=self.options.max_open_tars)
-        mine = np.zeros(3)
-        errors = ErrorCounts()
-        # What cannot be used is logged and counted; a long training must not fail for it.
+        sums, errors = np.zeros(3), ErrorCounts()  # loss, units, samples
+        # Unusable samples are logged and counted; a long training must not fail for them.
         for batch in BatchLoader(dataset, max_bad_fraction=1.0):
             if batch.filler:
                 continue
             prepared = model.prepare(batch).to(device)
             total, units = model(prepared)
-            mine += (float(total), units, len(batch))
-            errors += count_errors(
-                [model.reference(text) for text in batch.transcripts], model.transcribe(prepared)
-            )
-        parts = exchange.gathered((mine.tolist(), errors))
+            sums += (float(total), units, len(batch))
+            references = [model.reference(text) for text in batch.transcripts]
+            errors += count_errors(references, model.transcribe(prepared))
+        parts = exchange.gathered((sums.tolist(), errors))
         loss, units, samples = np.sum([part for part, _ in parts], axis=0).tolist()
         errors = sum((part for _, part in parts), ErrorCounts())
-        found = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer} if units else {}
-        found |= {"samples": int(samples)}
+        figures = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer} if units else {}
+        figures |= {"samples": int(samples)}
         if samples < len(durations):
-            found |= {"left_out": len(durations) - int(samples)}
+            figures |= {"left_out": len(durations) - int(samples)}
         if not rank:
-            log.info("%s: %s", split, ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
-        return found
+            log.info("%s: %s", split, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+        return figures
 
     def close(self) -> None:
         """End the workers."""
@@ -244,22 +224,23 @@ class AsrTask:
     @cached_property
     def _digest(self) -> str:
         options = self.options
-        seen = hashlib.sha256(repr((self.budgets, options.seed, options.window, options.loader)).encode())
+        digest = hashlib.sha256(repr((self.budgets, options.seed, options.window, options.loader)).encode())
         for durations in self.durations:
-            seen.update(durations.tobytes())
+            digest.update(durations.tobytes())
         # The same number of other characters would fit the same weights, and mean something else.
         for text in self._texts():
             raw = text.encode()
-            seen.update(len(raw).to_bytes(8, "little") + raw)
-        return seen.hexdigest()
+            digest.update(len(raw).to_bytes(8, "little") + raw)
+        return digest.hexdigest()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises MillraceError where plan or vocabulary would now be others."""
+        """Raises MillraceError if plan or vocabulary would now be others."""
         if state != self.state_dict():
+            differing = "buckets, transcripts, budgets, window, loader or seed"
             raise MillraceError(
-                "the checkpoint was trained on other buckets, transcripts, budgets, window, loader or seed than these",
+                f"the checkpoint was trained on other {differing} than these",
                 where=str(Path(self.options.bucket_dir)),
-                remedy="Go on with those, or train in another --output_dir",
+                remedy="Go on with those, or train in another --output-dir",
             )
 
 

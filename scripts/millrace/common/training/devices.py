@@ -19,8 +19,10 @@ from millrace.common.training.ranks import Ranks, end_with_launcher
 from millrace.common.training.settings import LoopSettings
 
 
-def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
+def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     """A Fabric on this rank's device, its process group open (gloo on the CPU, nccl on GPUs).
+
+    With `ddp` a lone process trains under DDP too, and so has its gradient buckets.
 
     Raises MillraceError where there are fewer GPUs than ranks.
     """
@@ -48,7 +50,7 @@ def launch(ranks: Ranks, settings: LoopSettings) -> Fabric:
                 find_unused_parameters=bool(settings.find_unused_parameters),
                 gradient_as_bucket_view=True,
             )
-            if several
+            if several or ddp
             else "auto",
         )
         fabric.launch()

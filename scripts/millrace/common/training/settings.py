@@ -1,9 +1,10 @@
-"""The choices of a training run that all lanes share, and their flags (spelled as the seeds spell them)."""
+"""The choices of a training run that all lanes share, and their flags."""
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from millrace.common.errors import MillraceError
@@ -77,34 +78,52 @@ class LoopSettings:
         return {name: getattr(self, name) for name in names}
 
     @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        """Add a flag for every setting."""
+    def add_arguments(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
+        """Add a flag for every setting, or for those in `names`."""
         choices = {"lr_scheduler_type": KINDS, "precision": PRECISIONS, "device": ("auto", "cpu", "cuda")}
         group = parser.add_argument_group("training")
         for field in fields(LoopSettings):
+            if names and field.name not in names:
+                continue
             kind = {"int": int, "float": float, "str": str}[field.type]
             group.add_argument(
-                f"--{field.name}",
+                *flag_names(field.name),
                 type=kind,
                 default=field.default,
                 choices=choices.get(field.name),
-                help=f"{HELP[field.name]} (default: {field.default})",
+                help=HELP[field.name],
             )
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> LoopSettings:
         """The settings that the flags of `add_arguments` gave."""
-        return cls(**{field.name: getattr(args, field.name) for field in fields(cls)})
+        names = [field.name for field in fields(cls) if hasattr(args, field.name)]
+        return cls(**{name: getattr(args, name) for name in names})
 
 
+def flag_names(name: str) -> list[str]:
+    """The flag of a choice, with hyphens, and the spelling of the original scripts if they have it."""
+    flag = f"--{name}"
+    return [flag.replace("_", "-"), *([flag] if "_" in name and name in ORIGINAL_NAMES else [])]
+
+
+# Flags that the original scripts have, with underscores.
+ORIGINAL_NAMES = frozenset(
+    (
+        *("model_path", "bucket_dir", "output_dir", "max_steps", "lr_scheduler_type", "warmup_ratio"),
+        *("gradient_checkpointing", "log_steps", "save_steps", "save_total_limit", "eval_steps"),
+        *("num_workers", "prefetch_factor", "max_open_tars", "profile_steps"),
+        *("start_bs", "min_bs", "max_memory_gb"),
+    )
+)
 HELP = {
-    "epochs": "passes over the data; ignored where --max_steps is set",
+    "epochs": "passes over the data; ignored if --max-steps is set",
     "max_steps": "optimiser steps of the whole run; 0: as many as --epochs has",
     "grad_acc": "batches of every rank that make one optimiser step",
     "lr": "peak learning rate of AdamW",
     "lr_scheduler_type": "learning rate after the warm-up",
     "warmup_ratio": "share of all steps that warms up",
-    "warmup_steps": "steps that warm up; above 0 it replaces --warmup_ratio",
+    "warmup_steps": "steps that warm up; above 0 it replaces --warmup-ratio",
     "min_lr_ratio": "share of the learning rate that is left at the end",
     "weight_decay": "decoupled weight decay of matrices; biases and norms have none",
     "adam_beta1": "decay of the first moment",

@@ -1,0 +1,139 @@
+"""The worst case of a bucket, the batches of a soak, and real trials in processes of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.asr.calibration import trial, worst_case
+from millrace.asr.calibration.steps import SoakPlan
+from millrace.asr.loading.row_table import RowTable
+from millrace.asr.planning.cut import BatchBudget, batch_cost
+from millrace.common.errors import MillraceError
+from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
+from tests.asr import calibration_corpus as corpus
+
+
+def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_path):
+    config = corpus.write(tmp_path, {"b_0_1": (4, 0.2, 0.3), "b_1_2": (7, 0.3, 0.5)})
+    case = worst_case.find(config, "b_1_2", 3)
+    assert (case.rows, case.number, case.audio_rows) == (7, 1, [10, 9, 8])
+    assert case.text_rows[0] == 4 and case.longest_characters == len("number 4 said and more")
+    table = RowTable.open(config.parent)
+    assert case.longest_seconds == pytest.approx(table.rows([10])[0].duration_s, rel=1e-6)
+    with pytest.raises(MillraceError, match=r"no bucket 'b_9_9'.*b_0_1, b_1_2"):
+        worst_case.find(config, "b_9_9", 3)
+    empty = pq.read_table(config.parent / "train/b_0_1.parquet").slice(0, 0)
+    pq.write_table(empty, config.parent / "train/b_0_1.parquet")
+    assert worst_case.bucket_rows(config) == {"b_0_1": 0, "b_1_2": 7}
+    assert worst_case.find(config, "b_0_1", 3) is None
+    (config.parent / "train/b_0_1.parquet").write_bytes(b"PAR1 cut")
+    with pytest.raises(MillraceError, match="cannot be read"):
+        worst_case.find(config, "b_1_2", 3)
+    for damaged in ("{}", "[]", '{"buckets": [{}]}', '{"buckets": [{"bucket_id": 3}]}', "{"):
+        config.write_text(damaged)
+        with pytest.raises(MillraceError, match="not a bucket configuration"):
+            worst_case.find(config, "b_1_2", 3)
+
+
+def test_missing_transcripts_have_no_characters(tmp_path):
+    config = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3)})
+    path = config.parent / "train/b_0_1.parquet"
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("transcript")
+    pq.write_table(table.set_column(at, "transcript", pa.array([None, "é€𐍈", None], pa.string())), path)
+    case = worst_case.find(config, "b_0_1", 9)
+    assert (case.longest_characters, case.text_rows) == (3, [1, 0, 2])
+
+
+@given(
+    st.integers(1, 400), st.integers(1, 40), st.integers(1, 60), st.sampled_from([1, 2, 3]), st.integers(0, 5)
+)
+def test_a_soak_has_its_steps_its_rows_and_the_heaviest_batch(rows, size, steps, world, first):
+    durations = np.random.default_rng(rows).uniform(7, 10, rows).astype(np.float32)
+    plan, again = (
+        SoakPlan([durations], [BatchBudget(seconds=None, rows=size)], steps, 42, world, first)
+        for _ in range(2)
+    )
+    assert steps <= len(plan) <= steps + 1
+    batches = [plan.batch(step, rank) - first for step in range(len(plan)) for rank in range(world)]
+    assert all(0 < len(batch) <= size and batch.min() >= 0 and batch.max() < rows for batch in batches)
+    weights = [float(batch_cost(len(batch), durations[batch].max())) for batch in batches]
+    whole = plan.chosen[0][0]
+    heaviest = batch_cost(np.diff(whole.offsets), whole.longest).max()
+    assert whole.split_batches or max(weights) >= 0.9999 * heaviest
+    assert all((plan.batch(step, 0) == again.batch(step, 0)).all() for step in range(len(plan)))
+
+
+def test_a_soak_of_all_buckets_visits_all():
+    durations = [np.full(400, 2.0, np.float32), np.full(3, 29.0, np.float32), np.zeros(0, np.float32)]
+    plan = SoakPlan(durations, [BatchBudget(seconds=None, rows=4)] * 3, 20, 1)
+    seen = np.concatenate([plan.batch(step, 0) for step in range(len(plan))])
+    assert (seen < 400).any() and (seen >= 400).any()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error, expected):
+    assert is_out_of_memory(error) is expected
+
+
+def test_the_last_words_of_an_aborted_process_count_too():
+    assert says_out_of_memory("terminate called after throwing an instance of 'std::bad_alloc'")
+
+
+def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
+    """Some 10 GB are needed, a fraction of that is allowed: the trial says so and nothing else suffers."""
+    config = corpus.write(tmp_path, {"b_0_1": (8, 0.9, 1.0)}, broken={7}, more=100)
+    request = corpus.request(config, "b_0_1", "worst", 4.0, 3, 2)
+    # As one of eight ranks: under DDP, with gradients that wait for a second batch.
+    request |= {"world_size": 8}
+    request["settings"] |= {"grad_acc": 2, "precision": "bf16-mixed"}
+    small = trial.ask(request)
+    assert not small["oom"] and small["steps"] == 2
+    assert small["heaviest"]["characters"] < 30, "no room for 900 characters in a second: its own text"
+    assert small["heaviest"]["rows"] == 3, "a clip that cannot be read is replaced by the longest that can"
+    assert small["fixed_gb"] < small["step_peak_gb"] <= small["peak_gb"] < 4
+    over = trial.ask(corpus.request(config, "b_0_1", "worst", small["peak_gb"], 4000, 2))
+    assert over["oom"] and "memory" in over["message"]
+
+
+def test_what_is_no_lack_of_memory_is_an_error(tmp_path):
+    config = corpus.write(tmp_path, {"b_0_1": (2, 0.2, 0.3)}, broken={0, 1})
+    request = corpus.request(config, "b_0_1", "worst", 4.0, 2, 2)
+    for changes, message in (
+        ({}, "none of the longest 2 samples can be used"),
+        ({"options": {**request["options"], "model": str(tmp_path / "no model")}}, "no model"),
+        ({"options": {"unknown": 1}}, r"exited with code 1; stderr:[\s\S]*This is no lack of memory"),
+    ):
+        with pytest.raises(MillraceError, match=message):
+            trial.ask({**request, **changes})
+
+
+def test_the_environment_of_a_trial_is_that_of_one_process(monkeypatch):
+    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
+    for name in (*ranks, "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "1")
+    environment = trial.environment()
+    assert not set(ranks) & set(environment) and environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "expandable_segments:True" in environment["PYTORCH_CUDA_ALLOC_CONF"]
+    assert environment["PYTHONPATH"].split(":")[0] == str(trial.ROOT)
