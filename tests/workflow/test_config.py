@@ -21,7 +21,7 @@ CONFIG = yaml.safe_load((ROOT / "config.yaml").read_text())
 
 
 def schema(lane: str) -> dict:
-    return yaml.safe_load((SCHEMAS / f"{lane}.schema.yaml").read_text())
+    return workflow_config.load_schema(SCHEMAS / f"{lane}.schema.yaml")
 
 
 def problem(config: dict) -> str:

@@ -90,7 +90,7 @@ STEPS = [path for path in MODULES if is_step(path)]
 NOUNS = [path for path in MODULES if path not in STEPS]
 # Their job is the command line or the config.
 MAY_KNOW = (
-    *("common/cli.py", "common/training/launch.py", "common/training/settings.py"),
+    *("common/cli.py", "common/training/launch.py", "common/settings.py"),
     *("common/workflow/config.py", "common/workflow/lanes.py", "asr/training/options.py"),
     "asr/calibration/options.py",
 )

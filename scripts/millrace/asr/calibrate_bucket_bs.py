@@ -10,24 +10,14 @@ import argparse
 
 from millrace.asr.calibration import options
 from millrace.asr.calibration.options import Choices
-from millrace.common import cli
-from millrace.common.training.settings import flag_names
+from millrace.common import cli, settings
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--bucket", required=True, help="bucket to calibrate, such as b_7_10")
     options.add_arguments(parser)
-    for name, text in (
-        ("start_bs", "batch size of the first trial"),
-        ("min_bs", "smallest batch size worth training"),
-        ("max_bs", "largest batch size to try"),
-        ("steps", "training steps of a trial, at least 2"),
-        ("world_size", "ranks of the training"),
-    ):
-        parser.add_argument(
-            *flag_names(name), type=cli.positive_int, default=getattr(Choices, name), help=text
-        )
+    settings.add_arguments(parser, Choices, ("start_bs", "min_bs", "max_bs", "steps", "world_size"))
     return parser
 
 

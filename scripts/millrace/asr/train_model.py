@@ -14,7 +14,7 @@ from pathlib import Path
 
 from millrace.asr.training import options
 from millrace.asr.training.options import TrainOptions
-from millrace.common import atomic, cli
+from millrace.common import atomic, cli, settings
 from millrace.common.training import ranks
 from millrace.common.training.settings import LoopSettings
 
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="profile so many steps instead of measuring all",
     )
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
-    LoopSettings.add_arguments(parser)
+    settings.add_arguments(parser.add_argument_group("training"), LoopSettings)
     return parser
 
 
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     buckets = Path(args.bucket_dir)
     chosen = TrainOptions.from_args(args, bucket_dir=str(buckets.parent if buckets.is_file() else buckets))
-    summary = training_run.run(chosen, LoopSettings.from_args(args), folder, args.profile_steps)
+    summary = training_run.run(chosen, settings.from_args(LoopSettings, args), folder, args.profile_steps)
     if summary:
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
         cli.log.info("%s: %s", folder, json.dumps(summary["last_evaluation"]))

@@ -21,12 +21,13 @@ import pytest
 import torch
 
 from millrace.common import jsonl
+from millrace.common import settings as common_settings
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import REQUEUE_EXIT_CODE
 from millrace.common.training.schedule import Schedule
-from millrace.common.training.settings import HELP, LoopSettings
+from millrace.common.training.settings import LoopSettings
 from tests.common.training.tiny_task import TinyDataset, TinyTask, run
 
 # What must be the same in a run that was left alone; times and rates are not.
@@ -308,12 +309,11 @@ def test_settings_are_checked_and_each_has_a_flag_with_help():
     import argparse
 
     parser = argparse.ArgumentParser()
-    LoopSettings.add_arguments(parser)
+    common_settings.add_arguments(parser, LoopSettings)
     args = parser.parse_args(["--lr", "1e-3", "--save_total_limit", "10", "--lr_scheduler_type", "linear"])
-    assert LoopSettings.from_args(args) == LoopSettings(
+    assert common_settings.from_args(LoopSettings, args) == LoopSettings(
         lr=1e-3, save_total_limit=10, lr_scheduler_type="linear"
     )
-    assert set(HELP) == set(LoopSettings.__dataclass_fields__)
     for wrong in (
         {"lr": float("nan")},
         {"grad_acc": 0},

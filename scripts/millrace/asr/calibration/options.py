@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.asr.calibration.messages import Device
 from millrace.asr.training import options as training
 from millrace.asr.training.options import TrainOptions
+from millrace.common import settings
 from millrace.common.errors import MillraceError
-from millrace.common.training.settings import LoopSettings, flag_names
+from millrace.common.settings import setting
+from millrace.common.training.settings import LoopSettings
 
 
 @dataclass(frozen=True)
@@ -22,34 +23,27 @@ class Choices:
     options: TrainOptions
     settings: LoopSettings
     bucket: str = ""
-    max_memory_gb: float = 0.0
-    headroom: float = 0.1
-    start_bs: int = 32
-    min_bs: int = 1
-    max_bs: int = 4096
-    steps: int = 5
-    soak_steps: int = 200
-    world_size: int = 1
+    max_memory_gb: float = setting(0.0, "limit of the peak, GB; 0: what the headroom leaves", at_least=0)
+    headroom: float = setting(0.1, "share of the device left free without a limit", at_least=0, below=1)
+    start_bs: int = setting(32, "batch size of the first trial", at_least=1)
+    min_bs: int = setting(1, "smallest batch size worth training", at_least=1)
+    max_bs: int = setting(4096, "largest batch size to try", at_least=1)
+    # From the second step on the optimiser's state is there.
+    steps: int = setting(5, "training steps of a trial, at least 2", at_least=2)
+    soak_steps: int = setting(200, "steps of the soak at the chosen size", at_least=0)
+    world_size: int = setting(1, "ranks of the training", at_least=1, in_config=False)
 
     def __post_init__(self) -> None:
-        limits = {
-            "max_memory_gb": (0 <= self.max_memory_gb < math.inf, "0 or more"),
-            "headroom": (0 <= self.headroom < 1, "at least 0 and below 1"),
-            "steps": (self.steps >= 2, "at least 2: the optimiser's state is there from the second on"),
-            "soak_steps": (self.soak_steps >= 0, "0 or more"),
-            "min_bs": (self.min_bs <= self.max_bs, "at most max_bs"),
-        }
-        for name, (fits, meaning) in limits.items():
-            if not fits:
-                problem = f"{name} must be {meaning}, not {getattr(self, name)}"
-                raise MillraceError(problem, where="calibration")
+        settings.check(self, "calibration")
+        if self.min_bs > self.max_bs:
+            raise MillraceError(f"min_bs must be at most max_bs, not {self.min_bs}", where="calibration")
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> Choices:
         """The choices that the flags of a step made."""
-        chosen = {field.name: getattr(args, field.name) for field in fields(cls) if hasattr(args, field.name)}
         options = TrainOptions.from_args(args, bucket_dir=str(args.bucket_config.parent))
-        return cls(**chosen, options=options, settings=LoopSettings.from_args(args))
+        loop = settings.from_args(LoopSettings, args)
+        return settings.from_args(cls, args, options=options, settings=loop)
 
     def limit_gb(self, device: Device) -> float:
         """The given limit, or what the headroom leaves of the device."""
@@ -66,20 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that calibrate_bucket_bs and verify_calibration share."""
     parser.add_argument("--bucket-config", type=Path, required=True, help="bucket_config.json")
     parser.add_argument("--output", type=Path, required=True, help="output: JSON")
-    training.add_arguments(
-        parser, ("model", "model_path", "model_options", "num_workers", "max_bad_fraction")
-    )
+    training.add_arguments(parser, ("num_workers", "max_bad_fraction"))
     parser.set_defaults(num_workers=0)
     parser.add_argument(
         "--device", type=_device, default="auto", help="auto, cpu or cuda: calibrate on the device itself"
     )
-    LoopSettings.add_arguments(parser, ("precision", "gradient_checkpointing", "grad_acc", "seed"))
-    for name, kind, text in (
-        ("max_memory_gb", float, "limit of the peak, GB; 0: what --headroom leaves"),
-        ("headroom", float, "share of the device left free without a limit"),
-        ("soak_steps", int, "steps of the soak"),
-    ):
-        parser.add_argument(*flag_names(name), type=kind, default=getattr(Choices, name), help=text)
+    loop = ("precision", "gradient_checkpointing", "grad_acc", "seed")
+    settings.add_arguments(parser.add_argument_group("training"), LoopSettings, loop)
+    settings.add_arguments(parser, Choices, ("max_memory_gb", "headroom", "soak_steps"))
 
 
 def _device(name: str) -> str:

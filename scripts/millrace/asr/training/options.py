@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.common import cli
-from millrace.common.training.settings import flag_names
+from millrace.common import cli, settings
+from millrace.common.settings import setting
 
-# `baseline` is the naive pipeline, `ideal` repeats batches from memory: both are there to compare with.
+# `baseline` is what fine-tuning scripts do, `ideal` repeats batches from memory: both are there to compare with.
 LOADERS = ("bucketed", "baseline", "ideal")
 
 
@@ -25,42 +25,29 @@ class TrainOptions:
     calibration: str | None = None
     model: str = "ctc"
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    batch_seconds: float = 240.0
-    window: int = 20_000
-    num_workers: int = 2
-    prefetch_factor: int = 4
-    max_open_tars: int = 64
-    max_bad_fraction: float = 0.01
-    eval_samples: int = 1000
+    batch_seconds: float = setting(240.0, "padded seconds of a batch that is not calibrated", above=0)
+    window: int = setting(20_000, "rows sorted by duration at a time", at_least=1)
+    num_workers: int = setting(2, "reading and decoding processes of each rank", at_least=0)
+    prefetch_factor: int = setting(4, "batches ahead of each worker", at_least=1)
+    max_open_tars: int = setting(64, "open tars of each process", at_least=1)
+    max_bad_fraction: float = setting(0.01, "share of unusable samples allowed", at_least=0, at_most=1)
+    eval_samples: int = setting(1000, "rows of dev and test that are evaluated, at most", at_least=1)
     seed: int = 42
-    loader: str = "bucketed"
+    loader: str = setting("bucketed", "others only to compare with", among=LOADERS, in_config=False)
+
+    def __post_init__(self) -> None:
+        settings.check(self, "training options")
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, **changes: Any) -> TrainOptions:
         """The choices that the flags of a step made, with `changes`."""
-        chosen = {field.name: getattr(args, field.name) for field in fields(cls) if hasattr(args, field.name)}
-        return cls(**{**chosen, "model": args.model_path or args.model, **changes})
+        return settings.from_args(cls, args, model=args.model_path or args.model, **changes)
 
 
-_FLAGS = {
-    "model": (str, "name of a model, or a folder that holds one"),
-    "model_path": (str, "the same as --model, in its older spelling"),
-    "model_options": (cli.json_object, "JSON object of the model's options"),
-    "num_workers": (cli.count, "reading and decoding processes of each rank"),
-    "max_bad_fraction": (float, "share of unusable samples allowed"),
-    "batch_seconds": (cli.positive_float, "padded seconds of a batch without --calibration"),
-    "window": (cli.positive_int, "rows sorted by duration at a time"),
-    "prefetch_factor": (cli.positive_int, "batches ahead of each worker"),
-    "max_open_tars": (cli.positive_int, "open tars of each process"),
-    "eval_samples": (cli.positive_int, "rows of dev and test, at most"),
-    "loader": (str, "others only to compare with"),
-}
-
-
-def add_arguments(parser: argparse.ArgumentParser, names: Collection[str] = tuple(_FLAGS)) -> None:
-    """Add the flags of `names`."""
-    for name in names:
-        kind, text = _FLAGS[name]
-        default = {} if name == "model_options" else getattr(TrainOptions, name, "")
-        choices = LOADERS if name == "loader" else None
-        parser.add_argument(*flag_names(name), type=kind, default=default, choices=choices, help=text)
+def add_arguments(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
+    """Add the model's flags, and those of the settings, or of `names` among them."""
+    add = parser.add_argument
+    add("--model", default=TrainOptions.model, help="name of a model, or a folder that holds one")
+    add("--model-path", "--model_path", default="", help="the same as --model, in its older spelling")
+    add("--model-options", type=cli.json_object, default={}, help="JSON object of the model's options")
+    settings.add_arguments(parser, TrainOptions, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import itertools
 import json
 import math
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from millrace.common import settings
 from millrace.common.errors import MillraceError
 
 # Lanes in the order of the data: the name of rule file, script folder, config section and results folder.
@@ -77,10 +79,15 @@ def checked_config(
 
 
 def load_schema(path: Path) -> dict:
-    """A lane's schema."""
+    """A lane's schema. `settingsOf` names dataclasses whose settings are properties of its object."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with open(path, encoding="utf-8") as handle:
-        return yaml.load(handle, Loader=loader)
+        schema = yaml.load(handle, Loader=loader)
+    for part in (*schema["properties"].values(), *schema.get("$defs", {}).values()):
+        for name in part.pop("settingsOf", []):
+            module, _, kind = name.rpartition(".")
+            part["properties"] |= settings.schema_of(getattr(importlib.import_module(module), kind))
+    return schema
 
 
 def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
