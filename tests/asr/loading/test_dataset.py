@@ -16,7 +16,7 @@ import soundfile
 import torch
 
 from millrace.asr.loading.batch_loader import BatchLoader
-from millrace.asr.loading.dataset import Assignment, BucketedDataset
+from millrace.asr.loading.dataset import BatchRequest, BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
@@ -120,7 +120,7 @@ def test_no_slot_stays_taken_when_workers_are_ended_at_work(tmp_path):
     del batch
     loader.close()  # batches that nobody has received are lost with their workers
     assert [step for step, *_ in as_seen(loader)] == list(range(12))
-    assert not loader._guarded.slots.busy.any()
+    assert not loader.slots.busy.any()
 
 
 def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
@@ -205,8 +205,8 @@ def test_a_changed_tar_stops_the_run_with_the_remedy(tmp_path, workers):
 class Watched(BucketedDataset):
     """Tells in each batch's languages what its worker holds: (open tars, threads)."""
 
-    def load(self, assignment: Assignment, slots=None):
-        batch = super().load(assignment, slots)
+    def load(self, request: BatchRequest, slots=None):
+        batch = super().load(request, slots)
         worker = psutil.Process()
         # Only this table's: a worker also inherits what other tests have left open in this process.
         folder = os.path.dirname(self.table.tar_state(0).path)

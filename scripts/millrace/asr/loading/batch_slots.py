@@ -78,6 +78,7 @@ def shared_floats(count: int) -> torch.Tensor:
         raise MillraceError(
             f"no room is left for a batch of {count * 4 / 1e6:.1f} MB",
             where="/dev/shm",
-            remedy="Give it more (docker --shm-size), or take fewer workers or prefetch_batches, or num_workers 0",
+            remedy="Give it more (docker --shm-size), or take fewer workers or prefetch_batches, "
+            "or num_workers 0",
         ) from None
     return torch.empty(0, dtype=torch.float32).set_(storage)
