@@ -1,4 +1,4 @@
-"""collate: members become one zero-padded tensor; the bad are left out and told; no slot is used again too
+"""collate: members become one zero-padded tensor; the bad are left out and listed; no slot is used again too
 early."""
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ def check(batch, raws, longest=None):
         assert np.array_equal(line[: len(wave)], wave) and not line[len(wave) :].any()
 
 
-def test_members_of_all_kinds_are_padded_with_zeros():
-    torch.full((200_000,), float("nan"))  # memory that is not zero, to be used again
-    batch = collate(7, rows_of(RAWS), RAWS)
+@pytest.mark.parametrize("worker", [None, 0])
+def test_members_of_all_kinds_are_padded_with_zeros(worker):
+    slots = BatchSlots(workers=1, slots=1, samples=6 * 9001)
+    slots.buffers[0].fill_(float("nan"))  # as after another batch
+    batch = collate(7, rows_of(RAWS), RAWS, slots=slots, worker=worker)
+    assert (batch.audio.data_ptr() == slots.buffers[0].data_ptr()) == (worker is not None)
     check(batch, RAWS)
     assert batch.step == 7 and batch["audio"] is batch.audio and len(batch) == batch.planned == len(RAWS)
     assert batch.transcripts == [f"text {at}" for at in range(6)] and batch.languages == ["English"] * 6
@@ -65,6 +68,7 @@ def test_bad_members_are_left_out_wherever_they_are():
         raws = [RAWS[at % 6] if kind == "good" else BAD[kind] for at, kind in enumerate(picked)]
         good = [raw for raw, kind in zip(raws, picked, strict=True) if kind == "good"]
         slots = BatchSlots(1, 2, 100_000)
+        slots.buffers[0].fill_(float("nan"))
         for batch in (
             collate(0, rows_of(raws), raws),
             collate(0, rows_of(raws), raws, slots=slots, worker=0),

@@ -137,6 +137,26 @@ def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
     assert fillers == plan.stats()["filler_batches"]
 
 
+class Repeating(ListedPlan):
+    """A plan whose steps after the first are fillers."""
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        return step > 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_samples_of_fillers_are_counted_once(tmp_path, workers):
+    buckets = corpus(tmp_path, replace={"t0_0.wav": b""})
+    dataset = BucketedDataset(RowTable.open(buckets), Repeating([[list(range(24))]] * 3))
+    loader = BatchLoader(dataset, workers, max_bad_fraction=0.05)  # one in 24 is allowed, three are not
+    assert [(batch.filler, batch.planned, len(batch.bad)) for batch in loader] == [
+        (False, 24, 1),
+        (True, 24, 1),
+        (True, 24, 1),
+    ]
+    assert loader.bad.planned == 24 and loader.bad.count == 1
+
+
 BAD = {"t1_1.flac": b"", "t2_2.flac": b"<html>", "t1_9.flac": bytes(5000)}
 
 

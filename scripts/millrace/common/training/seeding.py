@@ -134,7 +134,7 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _exit_when_told(trainer: int) -> None:
-    """Exit on the trainer's own SIGTERM: a loader that is closed, or Python at its end, sends it and waits."""
+    """Exit on SIGTERM from the trainer: a loader that is closed, or Python at its end, sends it and waits."""
     while True:
         received = signal.sigwaitinfo(STOP_SIGNALS)
         if received.si_signo == signal.SIGTERM and received.si_pid == trainer:
