@@ -120,7 +120,9 @@ def test_flac_as_found_in_the_wild():
     unknown = bytearray(raw)  # the total of samples was never written: a pipe
     unknown[21] &= 0xF0
     unknown[22:26] = bytes(4)
-    more = [bytes([raw[4] & 0x80 | kind]) + size.to_bytes(3, "big") for kind, size in ((1, 100), (4, 8), (6, 32))]
+    more = [
+        bytes([raw[4] & 0x80 | kind]) + size.to_bytes(3, "big") for kind, size in ((1, 100), (4, 8), (6, 32))
+    ]
     for variant in (
         *(raw[:4] + b"\0" + raw[5:42] + block + bytes(block[3]) + raw[42:] for block in more),
         raw + b"\0" * 400,

@@ -1,4 +1,4 @@
-"""IndexedTarReader: right bytes, few descriptors, errors in their place, changed tars refused, any start method."""
+"""IndexedTarReader: right bytes, few descriptors, errors in place, changed tars refused, any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RowTable: the rows of the parquets, a table per build, tars found wherever one stands and buckets are moved."""
+"""RowTable: the rows of the parquets, a table per build, tars found from any folder and after a move."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_rows_are_those_of_the_parquets(tmp_path):
     for number, row in zip(order, table.rows(order), strict=True):
         expected = rows[number]
         assert row.number == number
-        assert all(getattr(row, name) == expected[name] for name in ("offset", "size", "sample_id", "transcript"))
+        assert all(
+            getattr(row, name) == expected[name] for name in ("offset", "size", "sample_id", "transcript")
+        )
         assert row.language == (expected["language"] or "")
         assert row.duration_s == np.float32(expected["duration_s"])
         stat = os.stat(expected["tar_path"])
@@ -56,12 +58,14 @@ def test_rows_are_those_of_the_parquets(tmp_path):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A working folder with buckets in results/asr/buckets, built there, that name their tars results/t0.tar."""
+    """A working folder whose buckets, built there as results/asr/buckets, name their tars results/t0.tar."""
     folder = tmp_path / "project"
     rows = rows_of(corpus(folder / "results"))
     monkeypatch.chdir(folder)
     names = ("tar_member_name", "transcript", "language", "duration_s")
-    rows = [{name: row[name] for name in names} | {"tar_path": os.path.relpath(row["tar_path"])} for row in rows]
+    rows = [
+        {name: row[name] for name in names} | {"tar_path": os.path.relpath(row["tar_path"])} for row in rows
+    ]
     index = index_of(sorted({Path(row["tar_path"]) for row in rows}), Path("index.parquet"))
     build_from(Path("results/asr/buckets"), index, train=write_manifest(Path("train.parquet"), rows))
     return folder
@@ -102,7 +106,9 @@ def test_a_tar_root_that_is_given_comes_before_that_of_the_buckets(project, tmp_
         root = tmp_path.parent
         assert error.value.reason == "tar_missing"
         assert str(error.value).startswith(f"{root}/results/t")
-        assert str(error.value).endswith(f".tar does not exist (paths are resolved from {root}; see tar_root)")
+        assert str(error.value).endswith(
+            f".tar does not exist (paths are resolved from {root}; see tar_root)"
+        )
 
 
 def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path, monkeypatch):
