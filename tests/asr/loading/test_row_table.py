@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -26,7 +27,7 @@ from tests.asr.bucket_corpus import build_from, index_of, write_manifest
 
 
 def rows_of(buckets: Path) -> list[dict]:
-    return [row for path in BucketConfig.read(buckets).parquets() for row in pq.read_table(path).to_pylist()]
+    return pa.concat_tables(map(pq.read_table, BucketConfig.read(buckets).parquets())).to_pylist()
 
 
 def test_rows_are_those_of_the_parquets(tmp_path):

@@ -68,7 +68,7 @@ def leased(address: tuple[int, int, int], shape: tuple[int, int]) -> torch.Tenso
 def shared_floats(count: int) -> torch.Tensor:
     """float32 zeros in a new shared-memory segment, whose pages take memory only once they are written.
 
-    Raises MillraceError where /dev/shm has no room.
+    Raises MillraceError if /dev/shm has no room.
     """
     try:
         storage = torch.UntypedStorage._new_shared(count * 4, device="cpu")

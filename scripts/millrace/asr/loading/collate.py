@@ -78,11 +78,6 @@ class Batch:
         """Whether no sample of this step could be used."""
         return not self.transcripts
 
-    @property
-    def padding(self) -> float:
-        """Share of the audio tensor that is padding, 0 to 1."""
-        return 1 - int(self.lengths.sum()) / self.audio.numel() if self.audio.numel() else 0.0
-
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (the DataLoader's pinning thread calls this)."""
         self.audio, self.lengths = self.audio.pin_memory(), self.lengths.pin_memory()

@@ -19,12 +19,8 @@ _PROBES = 4  # reads of one byte that show whether a hop is cached already
 _ADVICE_BYTES = 1 << 20  # the kernel cuts one WILLNEED to its largest request
 
 
-class Request(NamedTuple):
-    """The address of a member's bytes: `tar` is a path (or a key of `tars`), `offset` and `size` in bytes."""
-
-    tar: str | int
-    offset: int
-    size: int
+# The address of a member: the path of its tar (or a key of `tars`), offset and size in bytes.
+Request = tuple[str | int, int, int]
 
 
 class TarState(NamedTuple):
@@ -116,7 +112,7 @@ class IndexedTarReader:
             raise self._error("short_read", tar, message)
         return raw
 
-    def read_many(self, requests: Iterable[Request | tuple]) -> Iterator[bytes | ReadError]:
+    def read_many(self, requests: Iterable[Request]) -> Iterator[bytes | ReadError]:
         """Yield for each request, in order, its bytes or the ReadError, with `lookahead` requests under way.
 
         Requests are taken in hops of half the lookahead. The reads of the next hop are announced to the
@@ -137,12 +133,12 @@ class IndexedTarReader:
                     yield error
             ready = following
 
-    def _read_hop(self, requests: list[Request | tuple]) -> Iterable[bytes | None]:
+    def _read_hop(self, requests: list[Request]) -> Iterable[bytes | None]:
         """One positioned read each, of open tars, by all threads; None if that gave too few bytes."""
         # Reading does not make a tar recent: those announced after it are the ones still to be read.
         descriptors = self._own_descriptors()
 
-        def preads(share: list[Request | tuple]) -> Iterator[bytes | None]:
+        def preads(share: list[Request]) -> Iterator[bytes | None]:
             for tar, offset, size in share:
                 descriptor, raw = descriptors.get(tar), None
                 if descriptor is not None and size > 0:
@@ -164,7 +160,7 @@ class IndexedTarReader:
             raws[first :: self.threads] = other.result()
         return raws
 
-    def will_need(self, requests: Sequence[Request | tuple]) -> None:
+    def will_need(self, requests: Sequence[Request]) -> None:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way together.
 
         Costs a few one-byte probes if the bytes are cached already. Never fails: what is wrong with a tar
@@ -233,7 +229,7 @@ class IndexedTarReader:
     def _state(self, tar: str | int) -> TarState:
         return TarState(str(tar)) if self.tars is None else self.tars[tar]
 
-    def _cached(self, request: Request | tuple) -> bool:
+    def _cached(self, request: Request) -> bool:
         """Whether the first byte is in the page cache (False on file systems that do not say)."""
         tar, offset, size = request
         if size <= 0:
