@@ -33,8 +33,7 @@ KINDS = ("raw warm", "raw cold", "batches")
 
 @dataclass
 class Setting:
-    """What is measured: `batch_seconds` of padded audio a batch, `workers` of a DataLoader, `runs` per
-    reader."""
+    """What is measured: `batch_seconds` of padded audio a batch, DataLoader `workers`, `runs` per reader."""
 
     bucket_dir: Path
     corpus: Corpus
@@ -165,7 +164,7 @@ def raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
     if name == FLOOR:
         from tests.bench.readers import storage
 
-        return storage.cold_reads(members) if kind == "raw cold" else storage.warm_reads(members, cores)
+        return iter(storage.reads(members, kind == "raw cold", cores))
     if name == "webdataset":
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":
