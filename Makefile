@@ -16,7 +16,10 @@ BIN := $(VENV)/bin
 SNAKEMAKE := $(BIN)/python -m snakemake
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: help run test fuzz docs check dry-runs clean
+BENCH := PYTHONPATH=scripts $(BIN)/python -m tests.bench
+BENCH_DIR ?= /tmp/millrace-bench
+
+.PHONY: help run test fuzz docs check dry-runs bench clean
 
 help: ## List the targets (the default)
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -52,6 +55,15 @@ dry-runs: $(VENV)/.test ## Dry-run every target under every profile
 	  done; \
 	done
 
+# Sizes at which each part ends in a few minutes on two cores. Scratch: about 5 GB in BENCH_DIR.
+bench: $(VENV)/.bench ## Measure against peers: readers, tar index, cutting, buckets, planner
+	mkdir -p $(BENCH_DIR)
+	$(BENCH).readers --make-tars 12 --members 6000 --runs 5 --scratch $(BENCH_DIR)
+	$(BENCH).bench_tar_index --folder $(BENCH_DIR) --rounds 5
+	$(BENCH).bench_cut --repeats 3
+	$(BENCH).bench_buckets --rows 2000000 --rounds 3 --work-dir $(BENCH_DIR)/buckets
+	$(BENCH).bench_planner --rows 5000000
+
 # resources/ stays: fetched corpora, and the assignment file that keeps test recordings out of train for ever.
 clean: ## Remove results, logs, benchmarks and caches; resources/ (corpora, assignment file) and .venv stay
 	rm -rf results logs benchmarks report.html .snakemake .pytest_cache .ruff_cache .hypothesis
@@ -74,4 +86,8 @@ $(VENV)/.runtime: requirements.txt pyproject.toml | $(VENV)/.python
 
 $(VENV)/.test: requirements-test.txt $(VENV)/.runtime | $(VENV)/.python
 	$(PIP) -r requirements-test.txt
+	@touch $@
+
+$(VENV)/.bench: requirements-bench.txt $(VENV)/.runtime | $(VENV)/.python
+	$(PIP) -r requirements-bench.txt
 	@touch $@

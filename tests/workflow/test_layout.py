@@ -45,7 +45,6 @@ HEAVY = (
     "matplotlib",
     "jiwer",
     "pydub",
-    "numba",
 )
 
 

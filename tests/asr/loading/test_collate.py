@@ -1,4 +1,4 @@
-"""collate: members become one zero-padded tensor; the bad are left out and told; no slot is used again too
+"""collate: members become one zero-padded tensor; the bad are left out and listed; no slot is used again too
 early."""
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.asr.loading.batch_slots import BatchSlots
+from millrace.asr.loading.batch_slots import BatchSlots, shared_floats
 from millrace.asr.loading.collate import collate
 from millrace.asr.loading.decode import decode
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
+from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import RATE, encoded, noise
 
 
@@ -48,14 +49,16 @@ def check(batch, raws, longest=None):
         assert np.array_equal(line[: len(wave)], wave) and not line[len(wave) :].any()
 
 
-def test_members_of_all_kinds_are_padded_with_zeros():
-    torch.full((200_000,), float("nan"))  # memory that is not zero, to be used again
-    batch = collate(7, rows_of(RAWS), RAWS)
+@pytest.mark.parametrize("worker", [None, 0])
+def test_members_of_all_kinds_are_padded_with_zeros(worker):
+    slots = BatchSlots(workers=1, slots=1, samples=6 * 9001)
+    slots.buffers[0].fill_(float("nan"))  # as after another batch
+    batch = collate(7, rows_of(RAWS), RAWS, slots=slots, worker=worker)
+    assert (batch.audio.data_ptr() == slots.buffers[0].data_ptr()) == (worker is not None)
     check(batch, RAWS)
     assert batch.step == 7 and batch["audio"] is batch.audio and len(batch) == batch.planned == len(RAWS)
     assert batch.transcripts == [f"text {at}" for at in range(6)] and batch.languages == ["English"] * 6
     assert batch.rows.tolist() == list(range(100, 106)) and batch.sample_ids[2] == (1 << 63) + 2
-    assert batch.padding == pytest.approx(1 - int(batch.lengths.sum()) / (6 * 9001))
 
 
 def test_bad_members_are_left_out_wherever_they_are():
@@ -65,6 +68,7 @@ def test_bad_members_are_left_out_wherever_they_are():
         raws = [RAWS[at % 6] if kind == "good" else BAD[kind] for at, kind in enumerate(picked)]
         good = [raw for raw, kind in zip(raws, picked, strict=True) if kind == "good"]
         slots = BatchSlots(1, 2, 100_000)
+        slots.buffers[0].fill_(float("nan"))
         for batch in (
             collate(0, rows_of(raws), raws),
             collate(0, rows_of(raws), raws, slots=slots, worker=0),
@@ -83,7 +87,7 @@ def test_an_empty_step_is_a_batch():
     for raws in ([], [b""], [BAD["damaged"]]):
         batch = pickle.loads(pickle.dumps(collate(3, rows_of(raws), raws)))
         assert batch.empty and batch.audio.shape[0] == 0 and batch.lengths.shape == (0,)
-        assert batch.step == 3 and batch.planned == len(raws) and batch.padding == 0
+        assert batch.step == 3 and batch.planned == len(raws)
 
 
 def test_a_slot_is_free_again_only_when_nothing_uses_its_memory():
@@ -111,6 +115,13 @@ def test_a_slot_is_free_again_only_when_nothing_uses_its_memory():
     big = next_batch([*RAWS, *RAWS])  # larger than a slot
     check(big, [*RAWS, *RAWS])
     assert slots.busy.tolist() == [[0, 0, 0], [0, 0, 1]]
+
+
+def test_shared_floats_are_zeros_or_the_problem_is_named():
+    floats = shared_floats(1000)
+    assert floats.is_shared() and floats.shape == (1000,) and not floats.any()
+    with pytest.raises(MillraceError, match=r"/dev/shm: no room is left for a batch of .*docker --shm-size"):
+        shared_floats(1 << 42)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -10,13 +10,14 @@ import tarfile
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
 import torch
 
 from millrace.asr.loading.batch_loader import BatchLoader
-from millrace.asr.loading.dataset import Assignment, BucketedDataset
+from millrace.asr.loading.dataset import BatchRequest, BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
@@ -43,11 +44,8 @@ def as_seen(batches) -> list:
 
 def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
     buckets = corpus(tmp_path)
-    rows = [
-        row
-        for name in ("b_0_3", "b_3_5")
-        for row in pq.read_table(buckets / "train" / f"{name}.parquet").to_pylist()
-    ]
+    parquets = [buckets / "train" / f"{name}.parquet" for name in ("b_0_3", "b_3_5")]
+    rows = pa.concat_tables(map(pq.read_table, parquets)).to_pylist()
     dataset = dataset_of(buckets)
     seen = 0
     for step in range(len(dataset)):
@@ -90,10 +88,8 @@ def test_batches_that_are_kept_stay_as_they_were(tmp_path):
     buckets = corpus(tmp_path, members=20)
     steps = [[[at, (at * 7) % 60]] for at in range(60)]
     expected = as_seen(BatchLoader(dataset_of(buckets, steps)))
-    kept = list(
-        BatchLoader(dataset_of(buckets, steps), 2, prefetch_batches=2)
-    )  # many more than there are slots
-    assert as_seen(kept) == expected
+    batches = list(BatchLoader(dataset_of(buckets, steps), 2, prefetch_batches=2))  # many more than slots
+    assert as_seen(batches) == expected
 
 
 def test_a_pass_that_was_broken_off_does_not_disturb_the_next(tmp_path):
@@ -120,7 +116,7 @@ def test_no_slot_stays_taken_when_workers_are_ended_at_work(tmp_path):
     del batch
     loader.close()  # batches that nobody has received are lost with their workers
     assert [step for step, *_ in as_seen(loader)] == list(range(12))
-    assert not loader._guarded.slots.busy.any()
+    assert not loader.slots.busy.any()
 
 
 def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
@@ -135,6 +131,22 @@ def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
             seen += [] if batch.filler else batch.rows.tolist()
     assert sorted(seen) == list(range(55))
     assert fillers == plan.stats()["filler_batches"]
+
+
+class Repeating(ListedPlan):
+    """A plan whose steps after the first are fillers."""
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        return step > 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_samples_of_fillers_are_counted_once(tmp_path, workers):
+    buckets = corpus(tmp_path, replace={"t0_0.wav": b""})
+    dataset = BucketedDataset(RowTable.open(buckets), Repeating([[list(range(24))]] * 3))
+    loader = BatchLoader(dataset, workers, max_bad_fraction=0.05)  # one in 24 is allowed, three are not
+    assert [batch.filler for batch in loader] == [False, True, True]
+    assert loader.bad.planned == 24 and loader.bad.count == 1
 
 
 BAD = {"t1_1.flac": b"", "t2_2.flac": b"<html>", "t1_9.flac": bytes(5000)}
@@ -171,9 +183,7 @@ def test_too_many_bad_samples_stop_the_run(damaged, workers):
     with pytest.raises(MillraceError) as error:
         seen.extend(batch.step for batch in loader)
     bad = [len(dataset_of(damaged)[step].bad) for step in range(3)]
-    assert seen == [0, 1] and sum(bad[:2]) <= 1 < sum(bad), (
-        "one bad sample in 24 rows is allowed, two are not"
-    )
+    assert seen == [0, 1] and sum(bad[:2]) <= 1 < sum(bad), "one in 24 rows is allowed, two are not"
     text = str(error.value)
     assert f"{sum(bad)} of 15 samples" in text and "max_bad_fraction 0.05" in text and ".tar" in text
     assert "Traceback" not in text
@@ -185,11 +195,8 @@ def test_an_empty_batch_is_still_a_step(damaged):
     table = RowTable.open(damaged)
     gone = [row.number for row in table.rows(range(24)) if table.tar_state(row.tar).path.endswith("t3.tar")]
     loader = BatchLoader(dataset_of(damaged, [[[0]], [gone], [[2]]]), 2, max_bad_fraction=1)
-    assert [(batch.step, batch.empty, batch.planned) for batch in loader] == [
-        (0, False, 1),
-        (1, True, 6),
-        (2, False, 1),
-    ]
+    seen = [(batch.step, batch.empty, batch.planned) for batch in loader]
+    assert seen == [(0, False, 1), (1, True, 6), (2, False, 1)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -205,13 +212,13 @@ def test_a_changed_tar_stops_the_run_with_the_remedy(tmp_path, workers):
 class Watched(BucketedDataset):
     """Tells in each batch's languages what its worker holds: (open tars, threads)."""
 
-    def load(self, assignment: Assignment, slots=None):
-        batch = super().load(assignment, slots)
+    def load(self, request: BatchRequest, slots=None):
+        batch = super().load(request, slots)
         worker = psutil.Process()
         # Only this table's: a worker also inherits what other tests have left open in this process.
         folder = os.path.dirname(self.table.tar_state(0).path)
         tars = sum(
-            os.path.dirname(file.path) == folder for file in worker.open_files() if file.path.endswith(".tar")
+            file.path.startswith(folder) and file.path.endswith(".tar") for file in worker.open_files()
         )
         batch.languages = [(os.getpid(), tars, torch.get_num_threads(), worker.num_fds())] * len(batch)
         return batch
@@ -221,8 +228,8 @@ def test_a_worker_holds_few_files_however_many_tars(tmp_path):
     buckets = corpus(tmp_path, tars=90, members=2)
     steps = [[np.random.default_rng(step).integers(0, 180, 6).tolist()] for step in range(40)]
     dataset = Watched(RowTable.open(buckets), ListedPlan(steps), max_open_tars=8)
-    held = [batch.languages[0] for batch in BatchLoader(dataset, 2)]
-    assert len({pid for pid, *_ in held}) == 2
-    assert max(tars for _, tars, *_ in held) <= 8
-    assert {threads for _, _, threads, _ in held} == {1}
-    assert max(files for *_, files in held[20:]) <= max(files for *_, files in held[:20]) + 1
+    workers = [batch.languages[0] for batch in BatchLoader(dataset, 2)]
+    assert len({pid for pid, *_ in workers}) == 2
+    assert max(tars for _, tars, *_ in workers) <= 8
+    assert {threads for _, _, threads, _ in workers} == {1}
+    assert max(files for *_, files in workers[20:]) <= max(files for *_, files in workers[:20]) + 1

@@ -1,4 +1,4 @@
-"""decode: equal to soundfile bit by bit, told by content, and nothing but DecodeError for what is damaged."""
+"""decode: equal to soundfile bit by bit, recognised by content, only DecodeError for what is damaged."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def wav(
     return b"RIFF" + struct.pack("<I", 4 + len(chunks) if riff is None else riff) + b"WAVE" + chunks
 
 
-def aac(container: str, codec: str, samples: np.ndarray) -> bytes:
+def by_ffmpeg(container: str, codec: str, samples: np.ndarray, **options: str) -> bytes:
     sink = io.BytesIO()
     with av.open(sink, "w", format=container) as out:
-        stream = out.add_stream(codec, rate=48_000, layout="mono")
+        stream = out.add_stream(codec, rate=48_000, layout="mono", options=options)
         frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
         frame.rate = 48_000
         resampler = av.AudioResampler(
@@ -61,6 +61,13 @@ def test_flac_is_what_soundfile_gives(subtype, channels):
     assert rate == RATE and frames.dtype == np.float32
     assert np.array_equal(frames, reference(raw))
     assert np.array_equal(decode(raw), reference(raw).mean(axis=1) if channels > 1 else reference(raw)[:, 0])
+
+
+@pytest.mark.parametrize("level", ["0", "5", "12"])
+def test_flac_of_another_encoder_is_what_soundfile_gives(level):
+    """FFmpeg's weights have 15 bits and its orders go up to 32."""
+    raw = by_ffmpeg("flac", "flac", noise(30_000, 3)[:, 0], compression_level=level)
+    assert np.array_equal(decode_channels(raw)[0], reference(raw))
 
 
 @pytest.mark.parametrize("make", [
@@ -92,7 +99,7 @@ def test_other_containers_are_what_soundfile_gives(make, channels):
 )
 def test_containers_that_soundfile_cannot_read(container, codec):
     tone = (8000 * np.sin(2 * np.pi * 440 * np.arange(48_000) / 48_000)).astype(np.int16)
-    wave = decode(aac(container, codec, tone))
+    wave = decode(by_ffmpeg(container, codec, tone))
     assert abs(len(wave) - RATE) < 0.06 * RATE
     middle = wave[4000:12_000]
     assert np.argmax(np.abs(np.fft.rfft(middle))) == 440 * len(middle) // RATE
@@ -113,7 +120,11 @@ def test_flac_as_found_in_the_wild():
     unknown = bytearray(raw)  # the total of samples was never written: a pipe
     unknown[21] &= 0xF0
     unknown[22:26] = bytes(4)
+    more = [
+        bytes([raw[4] & 0x80 | kind]) + size.to_bytes(3, "big") for kind, size in ((1, 100), (4, 8), (6, 32))
+    ]
     for variant in (
+        *(raw[:4] + b"\0" + raw[5:42] + block + bytes(block[3]) + raw[42:] for block in more),
         raw + b"\0" * 400,
         raw + b"trailing junk",
         tagged,
@@ -184,6 +195,21 @@ def test_what_cannot_be_decoded_has_a_reason(raw, reason):
         decode(raw)
     assert error.value.reason == reason, str(error.value)
     assert str(error.value)
+
+
+def test_no_cut_of_a_flac_is_taken_for_the_whole():
+    raw = encoded(noise(700, 3))
+    for length in range(len(raw)):
+        with pytest.raises(DecodeError):
+            decode(raw[:length])
+
+
+@given(at=st.integers(1, 2000), bit=st.integers(0, 7))
+def test_a_flipped_bit_in_the_sound_of_a_flac_is_noticed(at, bit):
+    raw = bytearray(ORIGINALS["FLAC"])
+    raw[-at] ^= 1 << bit
+    with pytest.raises(DecodeError):
+        decode(bytes(raw))
 
 
 @given(

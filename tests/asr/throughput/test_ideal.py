@@ -69,7 +69,7 @@ def test_cached_batches_keep_no_slot_of_a_worker(table: RowTable) -> None:
     loader = IdealLoader(inner, cache_batches=8)
     found = list(loader)
     assert [batch.rows.tolist() for batch in found] == [step[0] for step in STEPS]
-    assert inner._guarded.slots is None or not inner._guarded.slots.busy.any()
+    assert inner.slots is None or not inner.slots.busy.any()
 
 
 def test_prepared_batches_are_cached_too() -> None:

@@ -165,3 +165,17 @@ def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
             budgets.check_calibration(path, "ctc", SIZES, settings, 1)
     atomic.write_json(path, {"b_0_3": {"batch_size": 3}})  # the original script's form
     budgets.check_calibration(path, "ctc", SIZES, settings, 8)
+
+
+def test_a_filler_counts_no_samples(tmp_path):
+    """Its rows are those of another batch: the loop counts the samples, and logs the ids, of batch_ids."""
+    buckets, world_size = write(tmp_path), 5  # which does not divide 24 batches of one clip
+    ids, fillers = [], 0
+    for rank in range(world_size):
+        task = task_of(buckets, batch_seconds=0.05)
+        task.build_model()
+        for batch in task.loader(0, 0, rank, world_size):
+            ids += task.batch_ids(batch).tolist()
+            fillers += batch.filler
+            assert len(batch) == 1
+    assert fillers == 1 and len(ids) == len(set(ids)) == 24

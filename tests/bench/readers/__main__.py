@@ -1,6 +1,8 @@
-"""Measure our reader against the seed's, tarfile, webdataset and Lhotse on the same tars.
+"""Measure our reader against the original script's, tarfile, webdataset and Lhotse Shar on the same tars.
 
-Interleaved runs, each in a process of its own; raw members with warm and cold page cache, and decoded padded
+python -m tests.bench.readers --make-tars 12 --members 6000 --runs 5
+
+Interleaved runs, each in a process of its own: raw members with warm and cold page cache, and decoded padded
 batches. The peers: pip install -r requirements-bench.txt. One that is missing is reported, not fatal.
 """
 
@@ -11,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from millrace.common import atomic, cli
+from millrace.common import cli
 
 KINDS = ("raw-warm", "raw-cold", "batches")
 
@@ -19,6 +21,7 @@ KINDS = ("raw-warm", "raw-cold", "batches")
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--buckets", type=Path, help="bucket_config.json, or its folder: its first tars are read"
@@ -26,44 +29,28 @@ def make_parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--make-tars", type=cli.positive_int, metavar="TARS", help="tars of 500 made-up clips instead"
     )
-    parser.add_argument(
-        "--longest", type=cli.positive_float, default=30.0, help="seconds of the longest made-up clip"
-    )
-    parser.add_argument("--output", type=Path, required=True, help="readers.json")
-    parser.add_argument("--figure", type=Path, help="figure of the result (.svg or .png)")
-    parser.add_argument(
-        "--scratch", type=Path, help="where made-up tars and the peers' copies go (removed at the end)"
-    )
-    parser.add_argument(
-        "--members", type=cli.positive_int, default=4000, help="about so many members are read"
-    )
-    parser.add_argument(
-        "--workers", type=cli.positive_int, default=2, help="DataLoader workers of every reader"
-    )
-    parser.add_argument(
-        "--decode-threads", type=cli.positive_int, default=1, help="threads in each of our workers"
-    )
-    parser.add_argument(
-        "--batch-seconds", type=cli.positive_float, default=240.0, help="padded seconds of a batch"
-    )
-    parser.add_argument(
-        "--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is measured (default: all)"
-    )
-    parser.add_argument("--runs", type=cli.positive_int, default=5, help="interleaved runs of each reader")
+    add("--longest", type=cli.positive_float, default=30.0, help="seconds of the longest made-up clip (30)")
+    add("--scratch", type=Path, help="where made-up tars and the peers' copies go (removed at the end)")
+    add("--members", type=cli.positive_int, default=4000, help="about so many members are read (4000)")
+    add("--workers", type=cli.positive_int, default=2, help="DataLoader workers of every reader (2)")
+    add("--decode-threads", type=cli.positive_int, default=1, help="threads in each of our workers (1)")
+    add("--batch-seconds", type=cli.positive_float, default=240.0, help="padded seconds of a batch (240)")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is measured (all)")
+    add("--runs", type=cli.positive_int, default=5, help="interleaved runs of each reader (5)")
     return parser
 
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    from tests.bench.readers import benchmark, corpus
-    from tests.bench.readers import report as reader_report
+    from tests.bench.readers import benchmark, corpus, report
 
     with tempfile.TemporaryDirectory(prefix="readers-", dir=args.scratch) as scratch:
-        folder = args.buckets.parent if args.buckets and args.buckets.is_file() else args.buckets
-        buckets = folder or corpus.make(Path(scratch) / "tars", args.make_tars, 500, longest=args.longest)
+        buckets = args.buckets or corpus.make(
+            Path(scratch) / "tars", args.make_tars, 500, longest=args.longest
+        )
         setting = benchmark.Setting(
-            str(buckets),
+            buckets,
             corpus.load(buckets, args.members),
             Path(scratch),
             workers=args.workers,
@@ -73,13 +60,9 @@ def main(argv: list[str] | None = None) -> None:
             decode_threads=args.decode_threads,
             kinds=tuple(kind.replace("-", " ") for kind in args.kinds),
         )
-        with cli.Progress(benchmark.runs_of(setting), "runs", "readers") as progress:
+        with cli.Progress(setting.total_runs, "runs", "readers") as progress:
             results, equal = benchmark.measure(setting, progress.advance)
-    report = reader_report.report(setting, results, equal)
-    atomic.write_json(args.output, report)
-    if args.figure:
-        reader_report.draw(report, args.figure)
-    sys.stdout.write(reader_report.table(report) + "\n")
+    sys.stdout.write(report.table(setting, results, equal) + "\n")
 
 
 if __name__ == "__main__":

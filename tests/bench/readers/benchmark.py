@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import importlib.util
 import multiprocessing
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +23,19 @@ from millrace.common.errors import MillraceError
 from tests.bench.readers import peers
 from tests.bench.readers.corpus import Corpus
 
-OURS, SEED = "millrace", "seed"
+OURS, ORIGINAL = "millrace", "original script"
 OURS_THREADED, FLOOR = "millrace, a thread per core", "floor: storage alone"
-RAW = (OURS, OURS_THREADED, SEED, "tarfile", "webdataset", "lhotse", FLOOR)
-BATCHES = (OURS, SEED, "webdataset", "webdataset, batched in workers", "lhotse")
+RAW = (OURS, OURS_THREADED, ORIGINAL, "tarfile", "webdataset", "lhotse", FLOOR)
+BATCHES = (OURS, ORIGINAL, "webdataset", "webdataset, batched in workers", "lhotse")
 STREAMING = {"webdataset", "webdataset, batched in workers", "lhotse"}
 KINDS = ("raw warm", "raw cold", "batches")
 
 
 @dataclass
 class Setting:
-    """What is measured: `batch_seconds` of padded audio a batch, `workers` of a DataLoader, `runs` per
-    reader."""
+    """What is measured: `batch_seconds` of padded audio a batch, DataLoader `workers`, `runs` per reader."""
 
-    bucket_dir: str
+    bucket_dir: Path
     corpus: Corpus
     scratch: Path
     workers: int = 2
@@ -42,6 +45,15 @@ class Setting:
     decode_threads: int = 1
     seed: int = 0
     kinds: tuple[str, ...] = KINDS
+
+    @property
+    def total_runs(self) -> int:
+        return self.runs * sum(len(BATCHES if kind == "batches" else RAW) for kind in self.kinds)
+
+    def raw(self) -> list[peers.Member]:
+        """The members of a run of raw reads, in random order."""
+        order = np.random.default_rng(self.seed).permutation(len(self.corpus.members))[: self.raw_members]
+        return [self.corpus.members[position] for position in order.tolist()]
 
 
 @dataclass
@@ -67,16 +79,13 @@ class Result:
 
 
 def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None) -> tuple[list[Result], int]:
-    """Run everything; return the results and of how many samples the audio was found equal, bit by bit, to
-    the seed's.
+    """Run everything; return the results, and the number of samples whose audio was compared bit by bit.
 
-    Raises MillraceError where it is not, or cannot be compared; a reader that fails later is a line of the
+    Raises MillraceError if it differs from the original script's; a reader that fails is a line of the
     result.
     """
-    failures = _prepare(setting)
-    equal, *_ = _in_process(_check_equal, setting)
-    if isinstance(equal, str):
-        raise MillraceError(equal, where=setting.bucket_dir)
+    failures = prepare(setting)
+    equal = _in_process(check_equal, setting)
     results = []
     for kind in setting.kinds:
         row = [
@@ -93,62 +102,48 @@ def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None
     return results, equal
 
 
-def runs_of(setting: Setting) -> int:
-    """How often `measure` calls `advance`."""
-    return setting.runs * sum(len(BATCHES if kind == "batches" else RAW) for kind in setting.kinds)
-
-
 def _run(setting: Setting, result: Result) -> None:
     if result.kind != "raw warm":
-        drop_caches(setting)
+        _drop_caches(setting)
     if result.kind != "raw cold":
         _warm(setting)
-    members, seconds, cpu = _in_process(_timed, setting, result.kind, result.reader)
-    if isinstance(members, str):
-        result.failed = members
-    else:
+    try:
+        members, seconds, cpu = _in_process(_timed, setting, result.kind, result.reader)
         result.rates.append(members / seconds)
         result.cpu.append(1000 * cpu / members)
+    except Exception as error:  # a peer's failure is a line of the report, whatever it is
+        result.failed = _first_line(error)
 
 
-def _prepare(setting: Setting) -> dict[str, str]:
+def prepare(setting: Setting) -> dict[str, str]:
     """Write what the peers need beside the tars; return why a peer cannot take part."""
     failures = {}
-    peers.SeedTarReader.prepare(setting.corpus.members, setting.scratch)
+    peers.OriginalTarReader.prepare(setting.corpus.members, setting.scratch)
     names = {name.rsplit(".", 1)[-1] for _, name, *_ in setting.corpus.members}
     if names != {"flac"}:
         failures = dict.fromkeys(STREAMING, f"needs tars of .flac members; these hold {sorted(names)}")
-    for package in ("webdataset", "lhotse"):
-        try:
-            __import__(package)
-        except ImportError as error:
-            failures |= {
-                name: f"{error} (pip install -r requirements-bench.txt)"
-                for name in STREAMING
-                if package in name
-            }
+    for name in STREAMING:
+        if importlib.util.find_spec(name.partition(",")[0]) is None:
+            failures[name] = "it is not installed (pip install -r requirements-bench.txt)"
     if "lhotse" not in failures:
         shard = max(1, len(setting.corpus.members) // max(len(setting.corpus.tars), 2 * setting.workers))
-        failed, *_ = _in_process(_lhotse_prepare, setting, shard)
-        failures |= {"lhotse": failed} if failed else {}
+        try:
+            _in_process(peers.lhotse_prepare, setting.corpus.members, setting.scratch / "shar", shard)
+        except Exception as error:
+            failures["lhotse"] = _first_line(error)
+    os.sync()  # pages still to be written cannot be dropped for the cold runs
     return failures
-
-
-def _lhotse_prepare(setting: Setting, members_per_shard: int) -> tuple[str, float]:
-    peers.lhotse_prepare(setting.corpus.members, setting.scratch / "shar", members_per_shard)
-    os.sync()
-    return "", 0.0
 
 
 def _timed(setting: Setting, kind: str, name: str) -> tuple[int, float, float]:
     """(members, seconds, CPU seconds of this process and its workers) of one run, worker start included."""
-    stream = _batch_stream(setting, name) if kind == "batches" else _raw_stream(setting, kind, name)
+    stream = batch_stream(setting, name) if kind == "batches" else raw_stream(setting, kind, name)
     started, cpu = time.perf_counter(), _cpu_seconds()
     members = sum(len(lengths) for _, lengths in stream) if kind == "batches" else sum(1 for _ in stream)
     seconds = time.perf_counter() - started
     del stream
     gc.collect()  # a loader's workers count once they have ended
-    expected = len(setting.corpus.members) if kind == "batches" else len(_asked(setting))
+    expected = len(setting.corpus.members) if kind == "batches" else len(setting.raw())
     if name not in STREAMING and members != expected:
         raise MillraceError(f"{name} gave {members} of {expected} members")
     return members, seconds, _cpu_seconds() - cpu
@@ -159,15 +154,8 @@ def _cpu_seconds() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
-def _asked(setting: Setting) -> list[peers.Member]:
-    order = np.random.default_rng(setting.seed).permutation(len(setting.corpus.members))[
-        : setting.raw_members
-    ]
-    return [setting.corpus.members[position] for position in order.tolist()]
-
-
-def _raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
-    members, cores = _asked(setting), len(os.sched_getaffinity(0))
+def raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
+    members, cores = setting.raw(), len(os.sched_getaffinity(0))
     if name in (OURS, OURS_THREADED):
         from millrace.asr.loading.reader import IndexedTarReader
 
@@ -176,22 +164,22 @@ def _raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]
     if name == FLOOR:
         from tests.bench.readers import storage
 
-        return storage.cold_reads(members) if kind == "raw cold" else storage.warm_reads(members, cores)
+        return iter(storage.reads(members, kind == "raw cold", cores))
     if name == "webdataset":
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":
         return peers.lhotse_raw(setting.scratch / "shar")
-    reader = peers.SeedTarReader(str(setting.scratch)) if name == SEED else naive.TarfileReader()
+    reader = peers.OriginalTarReader(str(setting.scratch)) if name == ORIGINAL else naive.TarfileReader()
     return (reader.read(member.tar, member.name) for member in members)
 
 
-def _batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
+def batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
     corpus = setting.corpus
     batches = corpus.batches(setting.batch_seconds, setting.seed)
     if name == OURS:
         return _our_batches(setting, batches)
-    if name == SEED:
-        reader = peers.SeedTarReader(str(setting.scratch))
+    if name == ORIGINAL:
+        reader = peers.OriginalTarReader(str(setting.scratch))
         plan = [[corpus.members[position] for position in batch.tolist()] for batch in batches]
         return peers.waveform_batches(plan, reader, setting.workers)
     if name == "lhotse":
@@ -200,38 +188,23 @@ def _batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
     return peers.webdataset_batches(corpus.tars, size, setting.workers, batched="batched" in name)
 
 
-class ListedPlan:
-    """A plan of given batches for one rank."""
-
-    def __init__(self, batches: list[np.ndarray]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def batch(self, step: int, rank: int) -> np.ndarray:
-        return self.batches[step]
-
-    def is_filler(self, step: int, rank: int) -> bool:
-        return False
-
-
 def _our_batches(setting: Setting, batches: list[np.ndarray]) -> Iterator[tuple]:
     from millrace.asr.loading.batch_loader import BatchLoader
     from millrace.asr.loading.dataset import BucketedDataset
     from millrace.asr.loading.row_table import RowTable
+    from tests.asr.audio_tars import ListedPlan
 
-    plan = ListedPlan([setting.corpus.rows[batch] for batch in batches])
+    plan = ListedPlan([[setting.corpus.rows[batch]] for batch in batches])
     table = RowTable.open(setting.bucket_dir, setting.scratch)
     loader = BatchLoader(BucketedDataset(table, plan, decode_threads=setting.decode_threads), setting.workers)
     return ((batch.audio, batch.lengths) for batch in loader)
 
 
-def _check_equal(setting: Setting) -> tuple[int, float]:
-    """Compare the first batches of the seed's way and ours bit by bit; return how many samples are equal."""
+def check_equal(setting: Setting) -> int:
+    """Compare the first batches of the original script with ours, bit by bit; return how many samples."""
     digests = []
-    for name in (OURS, SEED):
-        stream, digest = _batch_stream(setting, name), []
+    for name in (OURS, ORIGINAL):
+        stream, digest = batch_stream(setting, name), []
         for _, (audio, lengths) in zip(range(20), stream, strict=False):
             digest += [
                 hashlib.sha256(line[:length].numpy().tobytes()).digest()
@@ -239,11 +212,11 @@ def _check_equal(setting: Setting) -> tuple[int, float]:
             ]
         digests.append(digest)
     if digests[0] != digests[1]:
-        raise MillraceError("the audio of the two readers is not equal bit by bit")
-    return len(digests[0]), 0.0
+        raise MillraceError("the audio of the two readers differs", where=str(setting.bucket_dir))
+    return len(digests[0])
 
 
-def drop_caches(setting: Setting) -> None:
+def _drop_caches(setting: Setting) -> None:
     """Ask the kernel to forget the pages of the corpus (no privileges needed)."""
     for path in _files(setting):
         descriptor = os.open(path, os.O_RDONLY)
@@ -265,28 +238,18 @@ def _files(setting: Setting) -> list[str]:
     return setting.corpus.tars + [str(path) for path in sorted((setting.scratch / "shar").glob("*.tar"))]
 
 
-def _in_process(work: Callable, setting: Setting, *more: object) -> tuple:
+def _in_process(work: Callable, *arguments: object) -> Any:
     """Call `work` in a fresh process: imports, malloc and open files of one reader do not touch another's."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(sender, work, setting, *more))
-    child.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        return "its process died", 0.0, 0.0
-    finally:
-        child.join()
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, initializer=_start_process) as pool:
+        return pool.submit(work, *arguments).result()
 
 
-def _answer(sender: object, work: Callable, setting: Setting, *more: object) -> None:
-    import warnings
-
+def _start_process() -> None:
     warnings.simplefilter("ignore")
     # Spawned for a clean start; the readers' own workers fork, the default on this platform.
     multiprocessing.set_start_method("fork", force=True)
-    try:
-        sender.send(work(setting, *more))
-    except Exception as error:  # a peer's failure is a line of the report, whatever it is
-        sender.send((f"{type(error).__name__}: {error}".splitlines()[0], 0.0, 0.0))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from tests.bench.readers.peers import Member
 
 _RATE = 16_000
 _COLUMNS = ["tar_path", "tar_member_name", "offset", "size", "duration_s"]
-# The seed's histogram: (low, high) in seconds, share of the samples.
+# A real corpus's histogram: (low, high) in seconds, share of the samples.
 _DURATIONS = (
     (1, 3, 0.126),
     (3, 5, 0.248),
@@ -70,38 +69,24 @@ class Corpus:
         return [batches[at] for at in rng.permutation(len(batches))]
 
 
-def load(bucket_dir: str | os.PathLike, most: int) -> Corpus:
-    """All rows in the first tars (by name) that hold about `most` rows together: streaming readers read whole
-    tars."""
-    files = BucketConfig.read(bucket_dir).parquets()
-    counts: Counter[str] = Counter()
-    for file in files:
-        for batch in pq.ParquetFile(file, read_dictionary=["tar_path"]).iter_batches(columns=["tar_path"]):
-            for entry in batch.column(0).value_counts().to_pylist():
-                counts[entry["values"]] += entry["counts"]
-    tars = []
-    for tar in sorted(counts):
-        tars.append(tar)
-        most -= counts[tar]
-        if most <= 0:
-            break
-    members, rows, durations, first = [], [], [], 0
-    chosen = pa.array(tars, pa.string())
-    for file in files:
-        for batch in pq.ParquetFile(file).iter_batches(columns=_COLUMNS):
-            kept = np.flatnonzero(pc.is_in(batch.column("tar_path").cast(pa.string()), value_set=chosen))
-            part = batch.take(pa.array(kept))
-            members += map(Member, *(part.column(name).to_pylist() for name in _COLUMNS[:4]))
-            durations += part.column("duration_s").to_pylist()
-            rows += (first + kept).tolist()
-            first += len(batch)
-    if not members:
+def load(bucket_dir: str | os.PathLike, count: int) -> Corpus:
+    """The rows in the first tars (by name), about `count`, as streaming readers read whole tars."""
+    config = BucketConfig.read(bucket_dir)
+    table = pa.concat_tables([pq.read_table(file, columns=_COLUMNS) for file in config.parquets()])
+    tar_of = table.column("tar_path").cast(pa.string())
+    counts = dict(sorted((entry["values"], entry["counts"]) for entry in tar_of.value_counts().to_pylist()))
+    if not counts:
         raise MillraceError("the buckets hold no rows", where=str(bucket_dir))
-    return Corpus(members, np.array(rows, dtype=np.int64), np.array(durations))
+    wanted = 1 + int(np.searchsorted(np.cumsum(list(counts.values())), count))
+    rows = np.flatnonzero(pc.is_in(tar_of, value_set=pa.array(list(counts)[:wanted])))
+    table = table.take(pa.array(rows))
+    tars, *others = (table.column(name).to_pylist() for name in _COLUMNS[:4])
+    members = list(map(Member, (os.path.join(config.tar_root, tar) for tar in tars), *others))
+    return Corpus(members, rows, table.column("duration_s").to_numpy())
 
 
 def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0) -> Path:
-    """Write tars of speech-like 16 kHz mono FLAC, lengths as in the seed up to `longest` seconds, and
+    """Write tars of speech-like 16 kHz mono FLAC, lengths as in real corpora up to `longest` seconds, and
     buckets.
 
     Returns the buckets' folder.
@@ -143,7 +128,7 @@ def _clips(count: int, seed: int, longest: float) -> Iterator[tuple[bytes, float
     """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks by half, as speech
     does."""
     rng = np.random.default_rng(seed)
-    # The seed's first class is there however short the longest clip may be.
+    # The first class is there however short the longest clip may be.
     classes = [
         (low, min(high, longest), share) for low, high, share in _DURATIONS if low < max(longest, 1.01)
     ]

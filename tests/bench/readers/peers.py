@@ -1,4 +1,5 @@
-"""What a fine-tuning script reads tars with today, for the benchmark: seed, tarfile, webdataset, Lhotse Shar.
+"""What a fine-tuning script reads tars with today, for the benchmark: the original script's, tarfile,
+webdataset, Lhotse Shar.
 
 Each gives raw members and padded float32 batches from DataLoader workers, written as its own documentation
 shows it. The peers are in requirements-bench.txt, and imported only here.
@@ -32,7 +33,7 @@ class Member(NamedTuple):
     size: int
 
 
-class SeedTarReader:
+class OriginalTarReader:
     """The reader the project started from: a JSON index per tar, realpath, seek, buffered read."""
 
     def __init__(self, index_dir: str, max_open_files: int = 64) -> None:
@@ -78,7 +79,7 @@ class SeedTarReader:
 
 
 def soundfile_decode(raw: bytes) -> np.ndarray:
-    """float32 mono, as the seed's workers decode."""
+    """float32 mono, as the original script's workers decode."""
     wave, rate = soundfile.read(io.BytesIO(raw), dtype="float32", always_2d=False)
     if wave.ndim == 2:
         wave = wave.mean(axis=1)
@@ -95,10 +96,10 @@ def padded(waves: list) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class WaveformStream(IterableDataset):
-    """The seed's way to feed training: workers yield decoded waveforms one by one. Worker w takes every W-th
-    sample."""
+    """The original script's way to feed training: workers yield decoded waveforms one by one. Worker w takes
+    every W-th sample."""
 
-    def __init__(self, members: list[Member], reader: SeedTarReader | TarfileReader) -> None:
+    def __init__(self, members: list[Member], reader: OriginalTarReader | TarfileReader) -> None:
         self.members, self.reader = members, reader
 
     def __iter__(self) -> Iterator[dict]:
@@ -111,7 +112,7 @@ class WaveformStream(IterableDataset):
 
 
 def waveform_batches(
-    batches: list[list[Member]], reader: SeedTarReader | TarfileReader, workers: int
+    batches: list[list[Member]], reader: OriginalTarReader | TarfileReader, workers: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Waveforms from `workers` processes, padded in the trainer into the given batches."""
     members = [member for batch in batches for member in batch]

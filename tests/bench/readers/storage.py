@@ -1,31 +1,23 @@
-"""What the machine gives to the best of readers: the same bytes, not handed to anybody. The floor of the
-benchmark."""
+"""The floor of the benchmark: what the machine gives to the best of readers, the bytes alone."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.bench.readers.peers import Member
 
 
-def cold_reads(members: Sequence[Member], depth: int = 16) -> Iterator[int]:
-    """Sizes of members read past the page cache (O_DIRECT), `depth` at a time: the device's own rate.
+def reads(members: Sequence[Member], cold: bool, cores: int) -> list[int]:
+    """Sizes of members, read into one buffer a thread.
 
-    Raises OSError where the file system has no O_DIRECT.
+    `cold`: past the page cache (O_DIRECT), 16 at a time: the device's own rate; OSError if the file system
+    has none. Otherwise copied out of the page cache by a thread per core into buffers that stay in the
+    processor's cache.
     """
-    yield from _reads(members, os.O_DIRECT, depth)
-
-
-def warm_reads(members: Sequence[Member], threads: int) -> Iterator[int]:
-    """Sizes of members copied out of the page cache into one buffer a thread, which stays in the processor's
-    cache."""
-    yield from _reads(members, 0, threads)
-
-
-def _reads(members: Sequence[Member], flags: int, threads: int) -> list[int]:
+    flags, threads = (os.O_DIRECT, 16) if cold else (0, cores)
     page = mmap.PAGESIZE
     # O_DIRECT wants offsets, sizes and addresses in whole blocks; a page is a multiple of any.
     spans = [

@@ -4,6 +4,7 @@ splits."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,15 @@ class BucketConfig:
     """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: the parquet of every other split
     by name.
 
-    `file` is the file itself. The parquets are relative to its folder, so that this can be moved.
+    `file` is the file itself. The parquets are relative to its folder, so that this can be moved. `tar_root`
+    is the folder from which relative tar paths in the parquets are resolved: absolute, and without links.
     """
 
     file: Path
     ids: list[str]
     paths: list[Path]
     splits: dict[str, Path]
+    tar_root: Path
 
     @classmethod
     def read(cls, place: str | os.PathLike) -> BucketConfig:
@@ -39,6 +42,7 @@ class BucketConfig:
             paths = [
                 file.parent / (bucket.get("path") or f"{bucket['bucket_id']}.parquet") for bucket in buckets
             ]
+            tar_root = Path(os.path.realpath(file.parent / (found.get("tar_root") or "")))
             splits = {
                 name: file.parent / (split.get("path") or f"{name}.parquet") for name, split in others.items()
             }
@@ -48,7 +52,7 @@ class BucketConfig:
             raise MillraceError(
                 f"not a bucket configuration ({error!r})", where=str(file), remedy=_BUILD
             ) from None
-        return cls(file, ids, paths, splits)
+        return cls(file, ids, paths, splits, tar_root)
 
     def parquets(self, split: str = "train") -> list[Path]:
         """The bucket parquets, or that of another split. Raises MillraceError where there are none."""
@@ -62,3 +66,10 @@ class BucketConfig:
             )
             raise MillraceError(problem, where=str(self.file), remedy=_BUILD)
         return paths
+
+
+def relative_tar_root(folder: Path, tars: Iterable[str]) -> str:
+    """The working folder, where relative tar paths start, as seen from `folder`; "" if all are absolute."""
+    if all(map(os.path.isabs, tars)):
+        return ""
+    return os.path.relpath(os.path.realpath("."), os.path.realpath(folder))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.asr.buckets import edges as bucket_edges
+from millrace.asr.buckets.config import relative_tar_root
 from millrace.asr.manifests import columns as mc
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
@@ -176,6 +177,7 @@ class BucketFiles:
                 "row_group_rows": self.row_group,
                 "seed": self.seed,
                 "splits": splits,
+                "tar_root": relative_tar_root(self.folder, self.tars.to_pylist()),
                 "total_hours": microseconds / 3.6e9,
                 "total_samples": samples,
             },

@@ -7,7 +7,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from millrace.asr.loading.batch_slots import BatchSlots
 from millrace.asr.loading.collate import BadSample, Batch
-from millrace.asr.loading.dataset import Assignment, BucketedDataset, Plan
+from millrace.asr.loading.dataset import BatchRequest, BucketedDataset, Plan
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
 
@@ -24,16 +23,8 @@ _EXAMPLES = 5
 _JUDGED_ROWS = 1000  # before that many rows, a share of bad ones says little
 
 
-class Refusal(NamedTuple):
-    """A MillraceError on its way from a worker to the trainer, without a traceback."""
-
-    problem: str
-    where: str
-    remedy: str
-
-
 class StepSampler(Sampler):
-    """The assignments of a dataset's plan from `start_step` on, each with the rows its worker gets next."""
+    """The requests for a dataset's plan from `start_step` on, each with the rows its worker gets next."""
 
     def __init__(self, dataset: BucketedDataset, workers: int, start_step: int = 0) -> None:
         self.dataset, self.workers, self.start_step = dataset, workers, start_step
@@ -41,13 +32,13 @@ class StepSampler(Sampler):
     def __len__(self) -> int:
         return max(0, len(self.dataset) - self.start_step)
 
-    def __iter__(self) -> Iterator[Assignment]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         plan, rank, steps = self.dataset.plan, self.dataset.rank, len(self.dataset)
         for step in range(self.start_step, steps):
             # A DataLoader deals steps to its workers in turn.
             ahead = step + max(self.workers, 1)
             following = plan.batch(ahead, rank) if ahead < steps else None
-            yield Assignment(step, plan.batch(step, rank), plan.is_filler(step, rank), following)
+            yield BatchRequest(step, plan.batch(step, rank), plan.is_filler(step, rank), following)
 
 
 class BadSamples:
@@ -78,7 +69,7 @@ class BadSamples:
                 self.examples.append(sample)
 
     def check(self) -> None:
-        """Raise MillraceError where the share of bad samples is above the limit."""
+        """Raise MillraceError if the share of bad samples is above the limit."""
         if self.count <= self.max_bad_fraction * max(self.planned, self.judged_rows):
             return
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons.most_common())
@@ -93,11 +84,15 @@ class BadSamples:
 
 
 class BatchLoader:
-    """Iterates over the batches of a rank in step order; one pass is the rest of the plan from `start_step`.
+    """Feeds a training loop: the batches of a rank in step order, read and decoded by worker processes.
 
-    Set `plan` and `start_step` between passes for another epoch or a resume; workers live on. `bad` counts
-    what was left out since the loader was made. Raises MillraceError for a changed tar, or above
-    `max_bad_fraction`.
+        loader = BatchLoader(BucketedDataset(table, plan), workers=4)
+        for batch in loader:
+            loss = model(batch["audio"], batch["lengths"], batch["transcripts"])
+
+    One pass is the rest of the plan from `start_step`. Set `plan` and `start_step` between passes for another
+    epoch or a resume; workers live on. `bad` counts what was left out since the loader was made. Raises
+    MillraceError for a changed tar, or above `max_bad_fraction`.
     """
 
     def __init__(
@@ -114,21 +109,21 @@ class BatchLoader:
         self.dataset = dataset
         self.bad = BadSamples(max_bad_fraction, min(_JUDGED_ROWS, len(dataset.table)))
         self.sampler = StepSampler(dataset, workers, start_step)
-        several = {
+        with_workers = {
             "persistent_workers": True,
             "prefetch_factor": prefetch_batches,
             "multiprocessing_context": start_method,
             "worker_init_fn": seeding.start_worker,
         }
-        self._guarded = _Guarded(dataset)
+        self._loads = _Loads(dataset)
         self._loader = DataLoader(
-            self._guarded,
+            self._loads,
             batch_size=None,
             sampler=self.sampler,
             num_workers=workers,
             collate_fn=_unchanged,
             pin_memory=pin_memory and torch.cuda.is_available(),
-            **(several if workers else {}),
+            **(with_workers if workers else {}),
         )
 
     def close(self) -> None:
@@ -153,31 +148,44 @@ class BatchLoader:
     def start_step(self, step: int) -> None:
         self.sampler.start_step = step
 
+    @property
+    def slots(self) -> BatchSlots | None:
+        """The shared memory of the workers there are; None before the first pass, and if there is no room."""
+        return self._loads.slots
+
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
         if self._loader.num_workers and getattr(self._loader, "_iterator", None) is None:
             # New ones for new workers: workers that were ended may have left theirs taken.
-            self._guarded.slots = self._slots()
+            self._loads.slots = self._slots()
         for batch in self._loader:
-            if isinstance(batch, Refusal):
-                raise MillraceError(*batch)
+            if isinstance(batch, MillraceError):
+                raise batch
             self.bad.add(batch)
             self.bad.check()
             yield batch
 
     def _slots(self) -> BatchSlots | None:
-        """Slots for the batches under way, the one in the trainer's hands, and the one being written."""
+        """Slots for the batches under way, the one in the trainer's hands, and the one being written.
+
+        A slot holds the largest of some batches of the plan with a margin: all are cut to the same budget.
+        """
+        dataset, seconds = self.dataset, 1.0
+        steps = np.unique(np.linspace(0, len(dataset) - 1, 200).astype(int)).tolist() if len(dataset) else []
+        for step in steps:
+            rows = dataset.table.rows(dataset.plan.batch(step, dataset.rank))
+            seconds = max(seconds, len(rows) * max((row.duration_s for row in rows), default=0))
+        samples = int(1.25 * seconds * dataset.sampling_rate)
         workers, slots = self._loader.num_workers, self._loader.prefetch_factor + 2
-        samples = _largest_batch(self.dataset)
         with contextlib.suppress(OSError):
-            room = os.statvfs("/dev/shm")
-            needed, free = workers * slots * samples * 4, room.f_bavail * room.f_frsize
+            memory = os.statvfs("/dev/shm")
+            needed, free = workers * slots * samples * 4, memory.f_bavail * memory.f_frsize
             if needed > free:
                 log.warning(
-                    "/dev/shm has %d MB free, and batches under way may take %d MB: give it more (docker --shm-size), "
-                    "or take fewer workers or prefetch_batches",
+                    "/dev/shm has %d MB free, and batches under way may take %d MB: give it more (docker "
+                    "--shm-size), or take fewer workers or prefetch_batches",
                     free >> 20,
                     needed >> 20,
                 )
@@ -185,20 +193,8 @@ class BatchLoader:
         return BatchSlots(workers, slots, samples)
 
 
-def _largest_batch(dataset: BucketedDataset) -> int:
-    """Padded samples of the largest of some batches of the plan, with a margin: all are cut to the same
-    budget."""
-    steps = np.unique(np.linspace(0, len(dataset) - 1, 200).astype(int)).tolist() if len(dataset) else []
-    largest = 1.0
-    for step in steps:
-        rows = dataset.table.rows(dataset.plan.batch(step, dataset.rank))
-        largest = max(largest, len(rows) * max((row.duration_s for row in rows), default=0))
-    return int(1.25 * largest * dataset.sampling_rate)
-
-
-class _Guarded(Dataset):
-    """A dataset whose MillraceErrors come back as values: an exception would cross as a traceback in one
-    string."""
+class _Loads(Dataset):
+    """A dataset that returns its MillraceErrors: raised, they would cross as a traceback in one string."""
 
     def __init__(self, dataset: BucketedDataset) -> None:
         self.dataset, self.slots = dataset, None
@@ -206,12 +202,12 @@ class _Guarded(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, assignment: Assignment) -> Batch | Refusal:
+    def __getitem__(self, request: BatchRequest) -> Batch | MillraceError:
         try:
-            return self.dataset.load(assignment, self.slots)
+            return self.dataset.load(request, self.slots)
         except MillraceError as error:
-            return Refusal(error.problem, error.where, error.remedy)
+            return MillraceError(error.problem, error.where, error.remedy)
 
 
-def _unchanged(batch: Batch | Refusal) -> Batch | Refusal:
+def _unchanged(batch: Batch | MillraceError) -> Batch | MillraceError:
     return batch

@@ -68,7 +68,7 @@ def leased(address: tuple[int, int, int], shape: tuple[int, int]) -> torch.Tenso
 def shared_floats(count: int) -> torch.Tensor:
     """float32 zeros in a new shared-memory segment, whose pages take memory only once they are written.
 
-    Raises MillraceError where /dev/shm has no room.
+    Raises MillraceError if /dev/shm has no room.
     """
     try:
         storage = torch.UntypedStorage._new_shared(count * 4, device="cpu")
@@ -78,6 +78,7 @@ def shared_floats(count: int) -> torch.Tensor:
         raise MillraceError(
             f"no room is left for a batch of {count * 4 / 1e6:.1f} MB",
             where="/dev/shm",
-            remedy="Give it more (docker --shm-size), or take fewer workers or prefetch_batches, or num_workers 0",
+            remedy="Give it more (docker --shm-size), or take fewer workers or prefetch_batches, "
+            "or num_workers 0",
         ) from None
     return torch.empty(0, dtype=torch.float32).set_(storage)

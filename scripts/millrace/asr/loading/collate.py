@@ -78,11 +78,6 @@ class Batch:
         """Whether no sample of this step could be used."""
         return not self.transcripts
 
-    @property
-    def padding(self) -> float:
-        """Share of the audio tensor that is padding, 0 to 1."""
-        return 1 - int(self.lengths.sum()) / self.audio.numel() if self.audio.numel() else 0.0
-
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (the DataLoader's pinning thread calls this)."""
         self.audio, self.lengths = self.audio.pin_memory(), self.lengths.pin_memory()
@@ -97,7 +92,7 @@ class Batch:
     def __getstate__(self) -> dict:
         state = {**self.__dict__, "lengths": self.lengths.numpy()}
         if self.slot:
-            # The trainer has the slot mapped already: only its address travels.
+            # The trainer has the slot mapped already: only its address and the shape travel.
             state["audio"] = tuple(self.audio.shape)
         return state
 
@@ -119,73 +114,66 @@ def collate(
 ) -> Batch:
     """Decode members and pad them into a batch; what cannot be used is left out and listed in `bad`.
 
-    `run` maps a function over the rows (a thread pool's map, where threads pay). Mono FLAC is decoded into
-    its place in the batch. In worker number `worker` the audio goes to a free one of `slots`, or else to
-    fresh shared memory.
+    `run` maps a function over the rows (a thread pool's map, if threads pay). Mono FLAC is decoded into its
+    place in the batch. In worker number `worker` the audio goes to a free one of `slots`, or else to fresh
+    shared memory.
     """
-    early = list(run(partial(_early, sampling_rate), rows, raws))
-    known = [position for position, found in enumerate(early) if not isinstance(found, BadSample)]
-    lengths = [found if isinstance(found, int) else len(found) for found in map(early.__getitem__, known)]
-    audio, slot = _room(len(known), max(lengths, default=0), slots, worker)
-    late = run(
-        partial(_late, audio.numpy()),
-        range(len(known)),
-        lengths,
-        [rows[position] for position in known],
-        [raws[position] for position in known],
-        [early[position] for position in known],
-    )
-    failed = {place: bad for place, bad in enumerate(late) if bad is not None}
-    bad = {position: found for position, found in enumerate(early) if isinstance(found, BadSample)}
+    # First the lengths: of mono FLAC from the header alone, of everything else by decoding it.
+    measured = list(run(partial(_measure, sampling_rate), rows, raws))
+    bad = {at: sample for at, sample in enumerate(measured) if isinstance(sample, BadSample)}
+    good = [at for at in range(len(rows)) if at not in bad]
+    lengths = {at: measured[at] if isinstance(measured[at], int) else len(measured[at]) for at in good}
+    audio, slot = _memory(len(good), max(lengths.values(), default=0), slots, worker)
+
+    # Then every clip goes to its line of the batch, and zeros after it.
+    lines = zip(audio.numpy(), good, strict=True)
+    fills = [(line, lengths[at], rows[at], raws[at], measured[at]) for line, at in lines]
+    failed = {at: sample for at, sample in zip(good, run(_fill, fills), strict=True) if sample is not None}
     if failed:
-        bad |= {known[place]: sample for place, sample in failed.items()}
-        kept = [place for place in range(len(known)) if place not in failed]
-        known, lengths = [known[place] for place in kept], [lengths[place] for place in kept]
-        # Row by row towards the front, so that nothing is overwritten before it has moved.
-        for place, source in enumerate(kept):
+        bad |= failed
+        places = [place for place, at in enumerate(good) if at not in bad]
+        good = [good[place] for place in places]
+        # Line by line towards the front, so that nothing is overwritten before it has moved.
+        for place, source in enumerate(places):
             audio[place] = audio[source]
-        audio = audio[: len(kept), : max(lengths, default=0)]
-        if slot and not (
-            len(kept) and audio.is_contiguous()
-        ):  # only what begins at its beginning can stay in a slot
+        audio = audio[: len(good), : max((lengths[at] for at in good), default=0)]
+        # Only what is contiguous from its beginning on can stay in a slot.
+        if slot and not (good and audio.is_contiguous()):
             audio = audio.clone(memory_format=torch.contiguous_format)
             slots.release(*slot[1:])
             slot = None
-    good = [rows[position] for position in known]
     return Batch.of(
-        good,
-        lengths,
+        [rows[at] for at in good],
+        [lengths[at] for at in good],
         step=step,
         audio=audio.contiguous(),
         planned=len(rows),
-        bad=tuple(bad[position] for position in sorted(bad)),
+        bad=tuple(bad[at] for at in sorted(bad)),
         slot=slot,
     )
 
 
-def _early(sampling_rate: int, row: Row, raw: bytes | ReadError) -> int | np.ndarray | BadSample:
-    """How many samples a mono FLAC holds, to be decoded into its place later; what is something else,
-    decoded."""
+def _measure(sampling_rate: int, row: Row, raw: bytes | ReadError) -> int | np.ndarray | BadSample:
+    """Samples of a mono FLAC by its header, to be decoded into its line later; anything else decoded."""
     try:
         if isinstance(raw, ReadError):
             raise raw
-        found = flac_samples(raw, sampling_rate) or decode(raw, sampling_rate)
-        seconds = (found if isinstance(found, int) else len(found)) / sampling_rate
+        sound = flac_samples(raw, sampling_rate) or decode(raw, sampling_rate)
+        seconds = (sound if isinstance(sound, int) else len(sound)) / sampling_rate
         if seconds > _LONGER_FACTOR * row.duration_s + _LONGER_SECONDS:
             message = f"{seconds:.2f} s of sound where the manifest says {row.duration_s:.2f} s"
             raise DecodeError("longer_than_manifest", message)
-        return found
+        return sound
     except (ReadError, DecodeError) as error:
         return BadSample(row.number, row.sample_id, error.reason, str(error))
 
 
-def _late(
-    audio: np.ndarray, place: int, length: int, row: Row, raw: bytes, found: int | np.ndarray
-) -> BadSample | None:
-    line = audio[place]
+def _fill(job: tuple[np.ndarray, int, Row, bytes, int | np.ndarray]) -> BadSample | None:
+    """Write one clip and the zeros after it into its line."""
+    line, length, row, raw, sound = job
     line[length:] = 0
-    if not isinstance(found, int):
-        line[:length] = found
+    if not isinstance(sound, int):
+        line[:length] = sound
         return None
     try:
         decode_flac_into(raw, line[:length])
@@ -194,11 +182,10 @@ def _late(
     return None
 
 
-def _room(
+def _memory(
     count: int, samples: int, slots: BatchSlots | None, worker: int | None
 ) -> tuple[torch.Tensor, tuple[int, int, int] | None]:
-    """float32 (count, samples), not zeroed; in a worker in a slot (and its address) or else fresh shared
-    memory."""
+    """float32 (count, samples), not zeroed, and its slot, if it is in one; in a worker shared memory."""
     taken = slots.take(worker, count, samples) if slots is not None and worker is not None else None
     if taken:
         return torch.from_numpy(taken[0]), taken[1]

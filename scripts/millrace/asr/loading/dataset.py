@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from millrace.asr.loading.batch_slots import BatchSlots
 from millrace.asr.loading.collate import BadSample, Batch, collate
-from millrace.asr.loading.decode import SAMPLING_RATE, fast_flac
+from millrace.asr.loading.decode import SAMPLING_RATE
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.asr.loading.row_table import RowTable
 
@@ -32,7 +32,7 @@ class Plan(Protocol):
         """Whether the batch repeats another one, to keep the ranks in step."""
 
 
-class Assignment(NamedTuple):
+class BatchRequest(NamedTuple):
     """What a worker gets: the rows of one step, and those it will get next (to be read ahead)."""
 
     step: int
@@ -42,8 +42,12 @@ class Assignment(NamedTuple):
 
 
 class BucketedDataset(Dataset):
-    """The batches of one rank: `dataset[step]` is the padded Batch of that step; `len(dataset)` the steps of
-    the plan.
+    """Gives the padded batches of one rank by step; what BatchLoader's workers run.
+
+        table = RowTable.open("results/asr/buckets")
+        plan = plan_epoch(table.durations(), BatchBudget(240.0), seed=42, epoch=0, world_size=1)
+        batch = BucketedDataset(table, plan)[0]
+        print(batch["audio"].shape, batch["lengths"], batch["transcripts"])
 
     The plan stays with the trainer: a worker is sent the rows of one batch at a time, so its memory does not
     depend on the size of the epoch, and `plan` may be set anew for the next epoch while workers live on. A
@@ -67,42 +71,35 @@ class BucketedDataset(Dataset):
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._logged: set[int] = set()
-        fast_flac()  # here, so that forked workers share one compiled decoder
 
     def __len__(self) -> int:
         return len(self.plan) if self.plan is not None else 0
 
-    def __getitem__(self, index: int | Assignment) -> Batch:
-        if isinstance(index, Assignment):
-            return self.load(index)
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def __getitem__(self, step: int) -> Batch:
+        if not 0 <= step < len(self):
+            raise IndexError(step)
         return self.load(
-            Assignment(index, self.plan.batch(index, self.rank), self.plan.is_filler(index, self.rank))
+            BatchRequest(step, self.plan.batch(step, self.rank), self.plan.is_filler(step, self.rank))
         )
 
-    def load(self, assignment: Assignment, slots: BatchSlots | None = None) -> Batch:
-        """Read, decode and pad the rows of one step; in a worker into one of `slots`, or else fresh shared
-        memory."""
-        rows = self.table.rows(assignment.rows)
+    def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
+        """Read, decode and pad the rows of one step, in a worker into one of `slots` or shared memory."""
+        rows = self.table.rows(request.rows)
         raws = list(self.reader.read_many([(row.tar, row.offset, row.size) for row in rows]))
-        if assignment.following is not None:
+        if request.following is not None:
             # Storage works on the next batch while this one is decoded.
-            following = self.table.rows(assignment.following)
+            following = self.table.rows(request.following)
             self.reader.will_need([(row.tar, row.offset, row.size) for row in following])
+        if self.decode_threads > 1 and (self._pool is None or self._pid != os.getpid()):
+            self._pool, self._pid = ThreadPoolExecutor(self.decode_threads, "decode"), os.getpid()
+        run = self._pool.map if self.decode_threads > 1 else map
         worker = get_worker_info()
-        run = self._threads().map if self.decode_threads > 1 else map
         number = None if worker is None else worker.id
-        batch = collate(assignment.step, rows, raws, self.sampling_rate, run, slots, number)
-        batch.filler = assignment.filler
+        batch = collate(request.step, rows, raws, self.sampling_rate, run, slots, number)
+        batch.filler = request.filler
         for sample in batch.bad:
             self._log(sample)
         return batch
-
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pid != os.getpid():
-            self._pool, self._pid = ThreadPoolExecutor(self.decode_threads, "decode"), os.getpid()
-        return self._pool
 
     def _log(self, sample: BadSample) -> None:
         if sample.row in self._logged or len(self._logged) > _LOGGED:
@@ -111,15 +108,9 @@ class BucketedDataset(Dataset):
         if len(self._logged) > _LOGGED:
             log.warning("more samples cannot be used; this worker logs no further ones, but all are counted")
             return
-        row = self.table.rows([sample.row])[0]
-        tar = self.table.tar_state(row.tar).path
-        log.warning(
-            "sample left out (%s): %s in %s: %s",
-            sample.reason,
-            self.table.member(sample.row),
-            tar,
-            sample.message,
-        )
+        tar = self.table.tar_state(self.table.rows([sample.row])[0].tar).path
+        member = self.table.member(sample.row)
+        log.warning("sample left out (%s): %s in %s: %s", sample.reason, member, tar, sample.message)
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "plan": None, "_pool": None, "_logged": set()}

@@ -1,24 +1,23 @@
-"""Decode the bytes of one audio member to mono float32; the container is told by content, never by name.
+"""Decode the bytes of one audio member to mono float32; the container is recognised by content, never by
+name.
 
-FLAC goes through our compiled decoder (flac_frames) where numba is there and the stream is usual, and
-otherwise through dr_flac (miniaudio). Neither works out libFLAC's MD5 of the whole stream, but both check
-every frame's CRC-16: 3.0 and 1.7 times as fast as soundfile, and equal to it bit for bit. PCM16 WAV is read
-in place. The rest is soundfile's, and PyAV's where soundfile cannot (MP4, Matroska, ADTS). Each call releases
-the GIL while it decodes.
+FLAC is decoded by dr_flac (miniaudio): equal to soundfile bit for bit, 1.7 times as fast, as it skips
+libFLAC's MD5 of the whole stream. It checks every frame's CRC-16. PCM16 WAV is read in place. The rest is
+soundfile's, and PyAV's where soundfile cannot (MP4, Matroska, ADTS). Each call releases the GIL while it
+decodes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
-import logging
 import struct
-from functools import cache
-from types import ModuleType
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import soundfile
 
-log = logging.getLogger("millrace")
 SAMPLING_RATE = 16_000
 _PCM16 = np.float32(1 / 32768)
 _CHUNK_FRAMES = 1 << 20
@@ -98,22 +97,8 @@ def decode_channels(raw: bytes) -> tuple[np.ndarray, int]:
     return _any(raw)
 
 
-@cache
-def fast_flac() -> ModuleType | None:
-    """flac_frames, or None where numba is missing or fails. The first call in a process loads it, and
-    compiles it when that was never done here (some seconds): call it before workers are forked, and they have
-    it too."""
-    try:
-        from millrace.asr.loading import flac_frames
-    except Exception as error:  # numba fails in many ways, none of which costs more than speed
-        log.debug("FLAC is decoded by dr_flac alone: %s", error)
-        return None
-    return flac_frames
-
-
 def flac_samples(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> int:
-    """Samples that a mono FLAC at `sampling_rate` says it holds; 0 for everything else, and where it does not
-    say."""
+    """Samples in a mono FLAC at `sampling_rate` by its header; 0 for anything else, or if it does not say."""
     # STREAMINFO is the first block: 20 bits rate, 3 bits channels - 1, 5 bits sample size - 1, 36 bits
     # samples.
     if raw[:4] != b"fLaC" or len(raw) < 42 or raw[4] & 0x7F:
@@ -127,70 +112,58 @@ def flac_samples(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> int:
 
 def decode_flac_into(raw: bytes, out: np.ndarray) -> None:
     """Decode a FLAC of `flac_samples(raw)` samples into `out`, float32 of that length. Raises DecodeError."""
-    fast = fast_flac()
-    info = fast.stream_info(raw) if fast else None
-    if info and info.channels == 1 and fast.decode_frames(raw, info, out):
-        return
-    from miniaudio import ffi, lib
-
-    handle = lib.ma_dr_flac_open_memory(ffi.from_buffer(raw), len(raw), ffi.NULL)
-    if handle == ffi.NULL:
-        raise DecodeError("damaged", _NO_FLAC)
-    try:
-        if handle.channels != 1 or handle.totalPCMFrameCount != len(out):
+    with _dr_flac(raw) as (header, read):
+        if header.channels != 1 or header.totalPCMFrameCount != len(out):
             raise DecodeError("damaged", _NO_FLAC)
-        got = lib.ma_dr_flac_read_pcm_frames_f32(handle, len(out), ffi.from_buffer("float[]", out))
-    finally:
-        lib.ma_dr_flac_close(handle)
-    # A frame whose CRC is wrong is skipped by dr_flac, so that damage shows as missing samples.
-    if got < len(out):
-        raise DecodeError("damaged", f"FLAC, cut or damaged: {got} of {len(out)} samples can be decoded")
+        _check_whole(read(out), len(out))
 
 
 def _flac(raw: bytes) -> tuple[np.ndarray, int]:
-    fast = fast_flac()
-    info = fast.stream_info(raw) if fast else None
-    if info and 0 < info.samples <= _TRUSTED_FRAMES_PER_BYTE * len(raw):
-        frames = np.empty((info.samples, info.channels), np.float32)
-        if fast.decode_frames(raw, info, frames):
-            return frames, info.rate
-    from miniaudio import ffi, lib
-
-    handle = lib.ma_dr_flac_open_memory(ffi.from_buffer(raw), len(raw), ffi.NULL)
-    if handle == ffi.NULL:
-        raise DecodeError("damaged", _NO_FLAC)
-    try:
-        declared, channels, rate = handle.totalPCMFrameCount, handle.channels, handle.sampleRate
+    with _dr_flac(raw) as (header, read):
+        declared, channels, rate = header.totalPCMFrameCount, header.channels, header.sampleRate
         if 0 < declared <= _TRUSTED_FRAMES_PER_BYTE * len(raw):
             frames = np.empty((declared, channels), np.float32)
-            got = lib.ma_dr_flac_read_pcm_frames_f32(handle, declared, ffi.from_buffer("float[]", frames))
-        else:
-            frames = _flac_unknown_length(handle, channels)
-            got = len(frames)
-    finally:
-        lib.ma_dr_flac_close(handle)
-    if declared and got < declared:
-        raise DecodeError("damaged", f"FLAC, cut or damaged: {got} of {declared} samples can be decoded")
-    if not got:
+            _check_whole(read(frames), declared)
+            return frames, rate
+        # The header does not say how many, or claims more than can be believed: read until the end.
+        pieces, count = [], _CHUNK_FRAMES
+        while count == _CHUNK_FRAMES:
+            piece = np.empty((_CHUNK_FRAMES, channels), np.float32)
+            count = read(piece)
+            pieces.append(piece[:count])
+    frames = np.concatenate(pieces)
+    _check_whole(len(frames), declared)
+    if not len(frames):
         raise DecodeError("no_samples", "the FLAC stream holds no samples")
     return frames, rate
 
 
-def _flac_unknown_length(handle: object, channels: int) -> np.ndarray:
+@contextlib.contextmanager
+def _dr_flac(raw: bytes) -> Iterator[tuple[Any, Any]]:
+    """dr_flac's header, and `read(out)`, which fills float32 (frames, ...) and returns how many."""
     from miniaudio import ffi, lib
 
-    pieces = []
-    while True:
-        piece = np.empty((_CHUNK_FRAMES, channels), np.float32)
-        got = lib.ma_dr_flac_read_pcm_frames_f32(handle, _CHUNK_FRAMES, ffi.from_buffer("float[]", piece))
-        pieces.append(piece[:got])
-        if got < _CHUNK_FRAMES:
-            return np.concatenate(pieces)
+    handle = lib.ma_dr_flac_open_memory(ffi.from_buffer(raw), len(raw), ffi.NULL)
+    if handle == ffi.NULL:
+        raise DecodeError("damaged", _NO_FLAC)
+
+    def read(out: np.ndarray) -> int:
+        return lib.ma_dr_flac_read_pcm_frames_f32(handle, len(out), ffi.from_buffer("float[]", out))
+
+    try:
+        yield handle, read
+    finally:
+        lib.ma_dr_flac_close(handle)
+
+
+def _check_whole(frames: int, declared: int) -> None:
+    # A frame whose CRC is wrong is skipped by dr_flac, so that damage shows as missing samples.
+    if frames < declared:
+        raise DecodeError("damaged", f"FLAC, cut or damaged: {frames} of {declared} samples can be decoded")
 
 
 def _wav_pcm16(raw: bytes) -> tuple[np.ndarray, int] | None:
-    """PCM16 in RIFF, or None for another encoding (left to soundfile, which would not say that the end is
-    missing)."""
+    """PCM16 in RIFF, or None for another encoding (left to soundfile, which would accept a missing end)."""
     view, position, layout = memoryview(raw), 12, None
     while position + 8 <= len(view):
         name, size = struct.unpack_from("<4sI", view, position)
@@ -206,28 +179,24 @@ def _wav_pcm16(raw: bytes) -> tuple[np.ndarray, int] | None:
         elif name == b"data":
             if layout is None:
                 raise DecodeError("damaged", "the WAV's data chunk comes before its fmt chunk")
-            there = len(view) - position
-            if size > there and size not in _UNKNOWN_WAV_SIZES:
-                raise DecodeError("truncated", f"WAV: {there} of {size} bytes of sound are there")
+            left = len(view) - position
+            if size > left and size not in _UNKNOWN_WAV_SIZES:
+                raise DecodeError("truncated", f"WAV: {left} of {size} bytes of sound are there")
             if not layout:
                 return None
-            if size > there or (size == 0 and _open_ended(view)):
-                size = there
-            return _pcm16_frames(view[position : position + size], *layout)
+            # A WAV written to a pipe never had its sizes filled in, that of RIFF neither: sound up to the
+            # end.
+            riff_size = struct.unpack_from("<I", view, 4)[0]
+            if size > left or (size == 0 and riff_size in (*_UNKNOWN_WAV_SIZES, 36)):
+                size = left
+            channels, rate = layout
+            whole = size // (2 * channels) * 2 * channels  # half a frame at the end is dropped
+            if not whole:
+                raise DecodeError("no_samples", "the WAV holds no samples")
+            frames = np.frombuffer(view[position : position + whole], "<i2").reshape(-1, channels)
+            return np.multiply(frames, _PCM16, dtype=np.float32), rate
         position += size + (size & 1)
     raise DecodeError("truncated", "the WAV has no data chunk")
-
-
-def _open_ended(view: memoryview) -> bool:
-    """A WAV written to a pipe: the RIFF size was never filled in either."""
-    return struct.unpack_from("<I", view, 4)[0] in (*_UNKNOWN_WAV_SIZES, 36)
-
-
-def _pcm16_frames(body: memoryview, channels: int, rate: int) -> tuple[np.ndarray, int]:
-    frames = np.frombuffer(body[: len(body) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels)
-    if not len(frames):
-        raise DecodeError("no_samples", "the WAV holds no samples")
-    return np.multiply(frames, _PCM16, dtype=np.float32), rate
 
 
 def _any(raw: bytes) -> tuple[np.ndarray, int]:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
@@ -15,26 +15,24 @@ from millrace.asr.tars.paths import REBUILD
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import keep_freed_memory
 
-_PROBES = 4  # reads of one byte that tell whether a window is cached already
+_PROBES = 4  # reads of one byte that show whether a hop is cached already
 _ADVICE_BYTES = 1 << 20  # the kernel cuts one WILLNEED to its largest request
 
 
-class Request(NamedTuple):
-    """The address of a member's bytes: `tar` is a path (or a key of `tars`), `offset` and `size` are in
-    bytes."""
-
-    tar: str | int
-    offset: int
-    size: int
+# The address of a member: the path of its tar (or a key of `tars`), offset and size in bytes.
+Request = tuple[str | int, int, int]
 
 
 class TarState(NamedTuple):
-    """A tar as it was when it was indexed. `size` (bytes) and `mtime_ns` are None where that was not
-    recorded."""
+    """A tar as it was when it was indexed; `size` (bytes) and `mtime_ns` are None if that was not recorded.
+
+    `root` is the folder that a relative path was resolved from, "" if the path was absolute.
+    """
 
     path: str
     size: int | None = None
     mtime_ns: int | None = None
+    root: str = ""
 
 
 class ReadError(Exception):
@@ -55,11 +53,16 @@ _SILENT = (OSError, ReadError, MillraceError, AttributeError, OverflowError, Val
 
 
 class IndexedTarReader:
-    """Members of any number of tars through at most `max_open_tars` file descriptors.
+    """Gives the bytes of tar members whose addresses are known, in any order, without scanning a tar.
+
+        reader = IndexedTarReader(max_open_tars=64)
+        for raw in reader.read_many([("a.tar", 512, 31_044), ("b.tar", 1536, 8_192)]):
+            ...  # bytes, or the ReadError of this request
 
     `tars` maps the key in a request to its TarState; a tar whose size or mtime differs from what was recorded
-    is refused with MillraceError when it is opened. Without `tars` the key is the path. Descriptors are
-    opened per process (fork and pickling are safe); within a process one thread calls at a time.
+    is refused with MillraceError when it is opened. Without `tars` the key is the path. At most
+    `max_open_tars` file descriptors are open, each process has its own (fork and pickling are safe); within a
+    process one thread calls at a time.
 
     `threads` share the reads of `read_many`. Copying out of the page cache is bound by one core's memory
     bandwidth, so that a process with cores to spare reads faster with several; DataLoader workers use all
@@ -83,15 +86,37 @@ class IndexedTarReader:
         keep_freed_memory()
 
     def read(self, tar: str | int, offset: int, size: int) -> bytes:
-        """The `size` bytes at `offset` of `tar`. Raises ReadError; MillraceError where the tar has
-        changed."""
-        return self._read(tar, offset, size)
+        """The `size` bytes at `offset` of `tar`. Raises ReadError; MillraceError if the tar has changed."""
+        if offset < 0 or size < 0:
+            raise self._error("bad_address", tar, f"no member can have offset {offset} and size {size}")
+        try:
+            descriptor = self._descriptor(tar)
+            raw = os.pread(descriptor, size, offset)
+            while len(raw) < size:  # a signal, or a read beyond 2 GiB
+                more = os.pread(descriptor, size - len(raw), offset + len(raw))
+                if not more:
+                    break
+                raw += more
+        except OverflowError:
+            raise self._error("bad_address", tar, f"offset {offset} or size {size} is absurd") from None
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                remedy = "Lower max_open_tars or raise `ulimit -n`"
+                raise MillraceError("too many open files", self._state(tar).path, remedy) from error
+            # A stale handle is closed: the next read opens the tar anew.
+            with contextlib.suppress(KeyError, OSError):
+                os.close(self._own_descriptors().pop(tar))
+            raise self._error("io_error", tar, str(error.strerror)) from error
+        if len(raw) < size:
+            message = f"ends after {len(raw)} of the {size} bytes at offset {offset}"
+            raise self._error("short_read", tar, message)
+        return raw
 
-    def read_many(self, requests: Iterable[Request | tuple]) -> Iterator[bytes | ReadError]:
+    def read_many(self, requests: Iterable[Request]) -> Iterator[bytes | ReadError]:
         """Yield for each request, in order, its bytes or the ReadError, with `lookahead` requests under way.
 
         Requests are taken in hops of half the lookahead. The reads of the next hop are announced to the
-        kernel in the order (tar, offset) before this hop is read, unless they are found in the page cache.
+        kernel in the order (tar, offset) before this hop is read, unless they are in the page cache already.
         """
         # Both hops' tars stay open, so that announcing and reading open each tar once.
         hop = max(1, min(self.lookahead, self.max_open_tars) // 2)
@@ -101,39 +126,44 @@ class IndexedTarReader:
         while ready:
             following = list(islice(source, hop))
             self.will_need(following)
-            # Reading does not make a tar recent: those announced after it are the ones still to be read.
-            descriptor = self._own_descriptors().get
-            raws = _preads(descriptor, ready) if self.threads == 1 else self._shared_preads(descriptor, ready)
-            for (tar, offset, size), raw in zip(ready, raws, strict=True):
-                if raw is not None:
-                    yield raw
-                    continue
+            for request, raw in zip(ready, self._read_hop(ready), strict=True):
                 try:
-                    yield self._read(tar, offset, size)
+                    yield self.read(*request) if raw is None else raw
                 except ReadError as error:
                     yield error
             ready = following
 
-    def _shared_preads(self, descriptor: Callable, requests: list[Request | tuple]) -> list[bytes | None]:
-        """As _preads, by all threads. Returns when all have read, so that no descriptor is closed under a
-        thread."""
+    def _read_hop(self, requests: list[Request]) -> Iterable[bytes | None]:
+        """One positioned read each, of open tars, by all threads; None if that gave too few bytes."""
+        # Reading does not make a tar recent: those announced after it are the ones still to be read.
+        descriptors = self._own_descriptors()
+
+        def preads(share: list[Request]) -> Iterator[bytes | None]:
+            for tar, offset, size in share:
+                descriptor, raw = descriptors.get(tar), None
+                if descriptor is not None and size > 0:
+                    with contextlib.suppress(OSError, OverflowError):
+                        raw = os.pread(descriptor, size, offset)
+                yield raw if raw is not None and len(raw) == size else None
+
+        if self.threads == 1:
+            return preads(requests)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, "read")
-        # Neighbours go to one thread each in turn, so that sizes even out.
-        shares = [
-            self._pool.submit(lambda part: list(_preads(descriptor, part)), requests[first :: self.threads])
-            for first in range(1, self.threads)
-        ]
+        # Every thread takes each n-th request, so that sizes even out. All have read when this returns: no
+        # descriptor is closed under a thread.
+        shares = [requests[first :: self.threads] for first in range(self.threads)]
+        others = [self._pool.submit(lambda share: list(preads(share)), share) for share in shares[1:]]
         raws: list[bytes | None] = [None] * len(requests)
-        raws[:: self.threads] = _preads(descriptor, requests[:: self.threads])
-        for first, share in enumerate(shares, 1):
-            raws[first :: self.threads] = share.result()
+        raws[:: self.threads] = preads(shares[0])
+        for first, other in enumerate(others, 1):
+            raws[first :: self.threads] = other.result()
         return raws
 
-    def will_need(self, requests: Sequence[Request | tuple]) -> None:
+    def will_need(self, requests: Sequence[Request]) -> None:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way together.
 
-        Costs a few one-byte probes where the bytes are cached already. Never fails: what is wrong with a tar
+        Costs a few one-byte probes if the bytes are cached already. Never fails: what is wrong with a tar
         shows when it is read.
         """
         if not self.lookahead or not requests or not hasattr(os, "posix_fadvise"):
@@ -158,43 +188,12 @@ class IndexedTarReader:
             os.close(descriptor)
         self._descriptors.clear()
 
-    def _read(self, tar: str | int, offset: int, size: int) -> bytes:
-        if offset < 0 or size < 0:
-            raise ReadError(
-                "bad_address", f"{self._state(tar).path}: no member can have offset {offset} and size {size}"
-            )
-        try:
-            descriptor = self._descriptor(tar)
-            raw = os.pread(descriptor, size, offset)
-            while len(raw) < size:  # a signal, or a read beyond 2 GiB
-                more = os.pread(descriptor, size - len(raw), offset + len(raw))
-                if not more:
-                    break
-                raw += more
-        except OverflowError:
-            raise ReadError(
-                "bad_address", f"{self._state(tar).path}: offset {offset} or size {size} is absurd"
-            ) from None
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise MillraceError(
-                    "too many open files", self._state(tar).path, "Lower max_open_tars or raise `ulimit -n`"
-                ) from error
-            # A stale handle is not kept: the next read opens the tar anew.
-            with contextlib.suppress(KeyError, OSError):
-                os.close(self._own_descriptors().pop(tar))
-            raise ReadError("io_error", f"{self._state(tar).path}: {error.strerror}") from error
-        if len(raw) < size:
-            message = f"{self._state(tar).path}: ends after {len(raw)} of the {size} bytes at offset {offset}"
-            raise ReadError("short_read", message)
-        return raw
-
     def _descriptor(self, tar: str | int) -> int:
+        """The descriptor of a tar, now the most recent; the least recent is closed if they are too many."""
         descriptors = self._own_descriptors()
-        descriptor = descriptors.get(tar)
-        if descriptor is not None:
+        if tar in descriptors:
             descriptors.move_to_end(tar)
-            return descriptor
+            return descriptors[tar]
         descriptor = self._open(self._state(tar))
         while len(descriptors) >= self.max_open_tars:
             os.close(descriptors.popitem(last=False)[1])
@@ -202,30 +201,36 @@ class IndexedTarReader:
         return descriptor
 
     def _open(self, state: TarState) -> int:
+        path, size, mtime_ns, root = state
         try:
-            descriptor = os.open(state.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
-                raise ReadError("tar_missing", f"{state.path}: {error.strerror}") from error
-            raise
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
+                raise
+            message = f"{path} does not exist" if error.errno == errno.ENOENT else f"{path}: {error.strerror}"
+            message += f" (paths are resolved from {root}; see tar_root)" if root else ""
+            raise ReadError("tar_missing", message) from error
         self.opened += 1
-        found = os.fstat(descriptor)
-        pairs = ((state.size, found.st_size), (state.mtime_ns, found.st_mtime_ns))
-        if any(recorded is not None and recorded != now for recorded, now in pairs):
+        now = os.fstat(descriptor)
+        pairs = ((size, now.st_size), (mtime_ns, now.st_mtime_ns))
+        if any(recorded is not None and recorded != current for recorded, current in pairs):
             os.close(descriptor)
             raise MillraceError(
-                f"the tar has changed since it was indexed (size {state.size} then, {found.st_size} bytes now; "
-                f"mtime_ns {state.mtime_ns} then, {found.st_mtime_ns} now): its addresses may point anywhere",
-                where=state.path,
+                f"the tar has changed since it was indexed (size {size} then, {now.st_size} bytes now; "
+                f"mtime_ns {mtime_ns} then, {now.st_mtime_ns} now): its addresses may point anywhere",
+                where=path,
                 remedy=REBUILD,
             )
         return descriptor
 
+    def _error(self, reason: str, tar: str | int, problem: str) -> ReadError:
+        return ReadError(reason, f"{self._state(tar).path}: {problem}")
+
     def _state(self, tar: str | int) -> TarState:
         return TarState(str(tar)) if self.tars is None else self.tars[tar]
 
-    def _cached(self, request: Request | tuple) -> bool:
-        """Whether the first byte is in the page cache (some file systems do not tell: False)."""
+    def _cached(self, request: Request) -> bool:
+        """Whether the first byte is in the page cache (False on file systems that do not say)."""
         tar, offset, size = request
         if size <= 0:
             return True
@@ -253,15 +258,3 @@ class IndexedTarReader:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
-
-
-def _preads(descriptor: Callable, requests: Iterable[Request | tuple]) -> Iterator[bytes | None]:
-    """One read each, through the descriptors that are open; None where that did not give all bytes."""
-    pread = os.pread
-    for tar, offset, size in requests:
-        opened = descriptor(tar)
-        raw = None
-        if opened is not None and size > 0:
-            with contextlib.suppress(OSError, OverflowError):
-                raw = pread(opened, size, offset)
-        yield raw if raw is not None and len(raw) == size else None

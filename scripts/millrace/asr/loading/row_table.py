@@ -2,7 +2,8 @@
 
 Workers fetch the rows of a batch from it. Nothing is loaded or mapped, so the memory of a worker depends
 neither on the number of rows nor on that of tars, and the page cache is shared by all workers and ranks of a
-node.
+node. (One Arrow IPC file, mapped, opens as fast and reads as fast, but every worker's resident memory grows
+by the file.)
 """
 
 from __future__ import annotations
@@ -43,14 +44,25 @@ class Row(NamedTuple):
 
 
 class RowTable:
-    """Rows by number (their position in the concatenation of the bucket parquets). Pickles as its path."""
+    """Gives the rows of a bucket folder by number, however many there are, without loading them.
 
-    def __init__(self, path: str | os.PathLike) -> None:
-        self.path = Path(path)
+        table = RowTable.open("results/asr/buckets")
+        row = table.rows([len(table) - 1])[0]
+        raw = IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
+
+    A row's number is its position in the concatenation of the bucket parquets. Relative tar paths are
+    resolved from `tar_root`, never from the working folder. Pickles as a few hundred bytes.
+    """
+
+    def __init__(self, path: str | os.PathLike, parquets: Sequence[Path] = (), tar_root: str = "") -> None:
+        self.path, self.tar_root = Path(path), tar_root
+        self._parquets = [os.path.abspath(parquet) for parquet in parquets]
         self._descriptor: int | None = None
         try:
             with open(self.path, "rb") as table:
                 head = table.read(len(MAGIC) + 8)
+                if not head.startswith(MAGIC):
+                    raise ValueError("it begins with other bytes, or was made by another version")
                 table.seek(int.from_bytes(head[len(MAGIC) :], "little"))
                 self._facts = orjson.loads(table.read())
         except (OSError, ValueError, OverflowError) as error:
@@ -60,56 +72,58 @@ class RowTable:
 
     @classmethod
     def open(
-        cls, bucket_dir: str | os.PathLike, cache_dir: str | os.PathLike | None = None, split: str = "train"
+        cls,
+        bucket_dir: str | os.PathLike,
+        cache_dir: str | os.PathLike | None = None,
+        split: str = "train",
+        tar_root: str | os.PathLike | None = None,
     ) -> RowTable:
-        """The table of a bucket folder or of another split in it, made on first use and when the buckets have
-        changed.
+        """The table of a bucket folder or of another split in it, made on first use and after a new build.
 
-        It is kept in `cache_dir` (default: the bucket folder), once per node or on shared storage; several
-        ranks may call this at the same time. Costs about a second for two million rows, once.
+        It lies in `cache_dir` (default: the bucket folder), once per node or on shared storage; several ranks
+        may call this at the same time. Costs about a second for two million rows, once. `tar_root` is the
+        folder of relative tar paths (default: what bucket_config.json says, else the bucket folder).
         """
-        files = BucketConfig.read(bucket_dir).parquets(split)
-        tars = Path(bucket_dir) / "tars.parquet"
-        folder = Path(cache_dir or bucket_dir)
+        config = BucketConfig.read(bucket_dir)
+        parquets, tars = config.parquets(split), config.file.parent / "tars.parquet"
+        arguments = parquets, os.path.realpath(tar_root if tar_root is not None else config.tar_root)
+        folder = Path(cache_dir or config.file.parent)
         # A cache folder may serve several bucket folders (train, dev): each sweeps its own old tables only.
-        origin = hashlib.sha256(os.fsencode(Path(bucket_dir).resolve() / split)).hexdigest()[:8]
-        path = folder / f"rows-{origin}-{_digest([*files, tars] if tars.exists() else files)}.table"
-        if path.exists():  # also where nothing can be written
-            return cls(path)
+        # In the bucket folder itself no absolute path takes part, so that a moved folder keeps its table.
+        origin = split
+        if cache_dir is not None:
+            origin = hashlib.sha256(os.fsencode(config.file.parent.resolve() / split)).hexdigest()[:8]
+        path = folder / f"rows-{origin}-{_digest([*parquets, tars] if tars.exists() else parquets)}.table"
+        if path.exists():  # also if nothing can be written
+            return cls(path, *arguments)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder / ".rows.lock"):
                 if not path.exists():
-                    write(path, files, tars if tars.exists() else None)
+                    write(path, parquets, tars if tars.exists() else None)
                     for old in folder.glob(f"rows-{origin}-*.table"):
                         if old != path:
                             old.unlink(missing_ok=True)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
+            problem = "the row table cannot be written here"
             remedy = "Make it writable, or copy the folder of the buckets (not the tars) to a place that is"
-            raise MillraceError(
-                "the row table cannot be written here", where=str(folder), remedy=remedy
-            ) from None
-        return cls(path)
+            raise MillraceError(problem, where=str(folder), remedy=remedy) from None
+        return cls(path, *arguments)
 
     def __len__(self) -> int:
         return self._facts["rows"]
 
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[Row]:
-        """The rows with these numbers, in this order. Raises MillraceError for a number beyond the last
-        row."""
+        """The rows with these numbers, in this order. Raises MillraceError for a number beyond the last."""
         rows = []
         for number in np.asarray(numbers, dtype=np.int64).tolist():
             if not 0 <= number < len(self):
                 remedy = "Make the plan again from these buckets"
-                raise MillraceError(
-                    f"there is no row {number} of {len(self)}", where=str(self.path), remedy=remedy
-                )
-            record = self._pread(RECORD.itemsize, self._facts["records"] + number * RECORD.itemsize)
-            offset, size, sample_id, text, text_bytes, tar, language, seconds = np.frombuffer(record, RECORD)[
-                0
-            ].tolist()
+                raise MillraceError(f"there is no row {number} of {len(self)}", str(self.path), remedy)
+            record = self._record(RECORD, "records", number)
+            offset, size, sample_id, text, text_bytes, tar, language, seconds = record
             transcript = self._pread(text_bytes, text).decode() if text_bytes else ""
             language = self._facts["languages"][language]
             rows.append(Row(number, tar, offset, size, sample_id, seconds, transcript, language))
@@ -118,56 +132,60 @@ class RowTable:
     @property
     def files(self) -> list[tuple[str, int, int]]:
         """(path, number of its first row, rows) of each bucket parquet, in order."""
-        return [tuple(file) for file in self._facts["files"]]
+        counts = self._facts["counts"]
+        return [(file, sum(counts[:at]), counts[at]) for at, file in enumerate(self._parquets)]
 
     def durations(self) -> list[np.ndarray]:
-        """Seconds (float32) of the rows of each bucket, in the order of the buckets: what the planner
-        wants."""
-        files = [file for file, *_ in self.files]
-        return [
-            pq.read_table(file, columns=["duration_s"]).column(0).to_numpy().astype(np.float32)
-            for file in files
-        ]
+        """Seconds (float32) of the rows of each bucket, in the order of the buckets, for the planner."""
+        tables = (pq.read_table(file, columns=["duration_s"]) for file in self._parquets)
+        return [table.column(0).to_numpy().astype(np.float32) for table in tables]
 
     def member(self, number: int) -> str:
-        """The member name of a row, out of its parquet (slow: for messages)."""
+        """The member name of a row, out of its parquet (slow: for messages); "" if it cannot be read."""
         for file, first, rows in self.files:
-            if first <= number < first + rows:
-                with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
-                    parquet = pq.ParquetFile(file)
-                    column = next(name for name in _MEMBER_COLUMNS if name in parquet.schema_arrow.names)
-                    return _one_value(parquet, column, number - first)
+            if not first <= number < first + rows:
+                continue
+            with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
+                parquet, number = pq.ParquetFile(file), number - first
+                column = next(name for name in _MEMBER_COLUMNS if name in parquet.schema_arrow.names)
+                for group in range(parquet.num_row_groups):
+                    count = parquet.metadata.row_group(group).num_rows
+                    if number < count:
+                        return str(parquet.read_row_group(group, columns=[column]).column(0)[number].as_py())
+                    number -= count
         return ""
 
     def tar_state(self, tar: int) -> TarState:
-        """Path of a tar, and its size and mtime when it was indexed."""
+        """Absolute path of a tar, its size and mtime when it was indexed, and the root of a relative path."""
         if not 0 <= tar < self._facts["tar_count"]:
             raise KeyError(tar)
-        record = self._pread(TAR.itemsize, self._facts["tars"] + tar * TAR.itemsize)
-        name, name_bytes, size, mtime_ns = np.frombuffer(record, TAR)[0].tolist()
+        name, name_bytes, size, mtime_ns = self._record(TAR, "tars", tar)
         path = os.fsdecode(self._pread(name_bytes, name))
-        return TarState(path, size if size >= 0 else None, mtime_ns if mtime_ns >= 0 else None)
+        root = "" if os.path.isabs(path) else self.tar_root
+        return TarState(
+            os.path.join(root, path), size if size >= 0 else None, mtime_ns if mtime_ns >= 0 else None, root
+        )
+
+    def _record(self, kind: np.dtype, region: str, number: int) -> tuple:
+        raw = self._pread(kind.itemsize, self._facts[region] + number * kind.itemsize)
+        return np.frombuffer(raw, kind)[0].tolist()
 
     def _pread(self, size: int, offset: int) -> bytes:
         if self._descriptor is None:
             try:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                problem, remedy = (
-                    "the row table is gone: the buckets were built again meanwhile",
-                    "Start again",
-                )
-                raise MillraceError(problem, where=str(self.path), remedy=remedy) from None
+                problem = "the row table is missing: the buckets were built again meanwhile"
+                raise MillraceError(problem, where=str(self.path), remedy="Start again") from None
         # Positioned reads do not move a shared file offset: a descriptor inherited by fork is safe.
         raw = os.pread(self._descriptor, size, offset)
         if len(raw) != size:
-            raise MillraceError(
-                "the row table is cut", where=str(self.path), remedy="Remove it; it is made again"
-            )
+            remedy = "Remove it; it is made again"
+            raise MillraceError("the row table is cut", where=str(self.path), remedy=remedy)
         return raw
 
     def __getstate__(self) -> dict:
-        return {"path": self.path, "_facts": self._facts}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_descriptor", "tars")}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -188,29 +206,17 @@ class TarStates:
         return self._table.tar_state(tar)
 
 
-def _one_value(parquet: pq.ParquetFile, column: str, number: int) -> str:
-    for group in range(parquet.metadata.num_row_groups):
-        rows = parquet.metadata.row_group(group).num_rows
-        if number < rows:
-            return str(parquet.read_row_group(group, columns=[column]).column(0)[number].as_py())
-        number -= rows
-    return ""
-
-
 def _digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256(MAGIC)
     for file in files:
         state = file.stat()
-        digest.update(
-            f"{file.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape")
-        )
+        digest.update(f"{file.name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock among the ranks of a node, where the file system has locks; the write itself is atomic
-    anyway."""
+    """Hold a lock among the ranks of a node, if the file system has locks; the write is atomic anyway."""
     with open(path, "w") as handle:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -17,7 +17,8 @@ from millrace.asr.tars.paths import REBUILD
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
-MAGIC = b"millrace-rows-1\n"
+# Part of the name of every table too: a table of another version is never opened, but made again.
+MAGIC = b"millrace-rows-2\n"
 RECORD = np.dtype(
     [
         ("offset", "<i8"),
@@ -31,29 +32,42 @@ RECORD = np.dtype(
     ]
 )
 TAR = np.dtype([("name", "<i8"), ("name_bytes", "<i8"), ("size", "<i8"), ("mtime_ns", "<i8")])
+_RECORDS_AT = 64
 _PIECE = 1 << 18
+# Columns of numbers: their type, and what stands for a missing value.
+_NUMBERS = {
+    "offset": (pa.int64(), -1),
+    "size": (pa.int64(), -1),
+    "sample_id": (pa.uint64(), 0),
+    "duration_s": (pa.float64(), float("nan")),
+}
+_TEXTS = ("tar_path", "language", "transcript")
+_REQUIRED = {"tar_path", "offset", "size", "transcript"}
 
 
 def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
     """Write the row table of bucket parquets. `tars`: parquet with tar_path, size, mtime_ns of the indexed
-    tars."""
+    tars.
+
+    The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar, facts
+    (JSON).
+    """
     counts = [pq.ParquetFile(file).metadata.num_rows for file in files]
-    firsts = np.concatenate([[0], np.cumsum(counts)]).tolist()
-    records_at = 64
-    texts_at = records_at + firsts[-1] * RECORD.itemsize
     tar_code: dict[str, int] = {}
     language_code: dict[str, int] = {}
     with atomic.replacing(path) as partial, open(partial, "wb") as records, open(partial, "r+b") as texts:
-        records.seek(records_at)
-        texts.seek(texts_at)
+        # Two positions in one file: records have a fixed width, so that where texts begin is known.
+        records.seek(_RECORDS_AT)
+        texts.seek(_RECORDS_AT + sum(counts) * RECORD.itemsize)
         for file in files:
-            for rows, piece in _pieces(file):
-                block = np.zeros(rows, RECORD)
-                for name in ("offset", "size", "sample_id", "duration_s"):
-                    block[name] = piece[name]
-                block["tar"] = _codes(piece["tar_path"], tar_code)
-                block["language"] = _codes(piece["language"], language_code)
-                block["text"], block["text_bytes"] = _append(texts, piece["transcript"])
+            for piece in _pieces(file):
+                block = np.zeros(len(piece), RECORD)
+                for name, (kind, missing) in _NUMBERS.items():
+                    column = pc.fill_null(piece.column(name).cast(kind, safe=name != "sample_id"), missing)
+                    block[name] = column.to_numpy(zero_copy_only=False)
+                block["tar"] = _codes(piece.column("tar_path"), tar_code)
+                block["language"] = _codes(piece.column("language"), language_code)
+                block["text"], block["text_bytes"] = _append(texts, piece.column("transcript"))
                 records.write(block.tobytes())
         records.flush()
         states = _states(tars)
@@ -62,69 +76,52 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
             raw = os.fsencode(name)
             entries[number] = (texts.tell(), len(raw), *states.get(name, (-1, -1)))
             texts.write(raw)
-        tars_at = texts.tell()
-        texts.write(entries.tobytes())
         facts = {
-            "rows": firsts[-1],
-            "records": records_at,
-            "tars": tars_at,
-            "tar_count": len(tar_code),
+            "rows": sum(counts),
+            "counts": counts,
+            "records": _RECORDS_AT,
             "languages": list(language_code),
-            "files": [
-                [str(file.resolve()), first, rows]
-                for file, first, rows in zip(files, firsts, counts, strict=False)
-            ],
         }
+        facts |= {"tars": texts.tell(), "tar_count": len(tar_code)}
+        texts.write(entries.tobytes())
         facts_at = texts.tell()
         texts.write(orjson.dumps(facts))
         texts.seek(0)
         texts.write(MAGIC + facts_at.to_bytes(8, "little"))
 
 
-def _pieces(file: Path) -> Iterator[tuple[int, dict]]:
-    """Rows and columns of a bucket parquet, piece by piece: arrays for numbers, arrow arrays for texts."""
+def _pieces(file: Path) -> Iterator[pa.RecordBatch]:
+    """All columns of a bucket parquet, piece by piece; those that it may lack are null."""
     parquet = pq.ParquetFile(file, read_dictionary=["tar_path", "language"])
     present = set(parquet.schema_arrow.names)
-    missing = {"tar_path", "offset", "size", "transcript"} - present
-    if missing:
-        raise MillraceError(
-            f"there is no column {', '.join(sorted(missing))}", where=str(file), remedy=REBUILD
-        )
-    optional = {"language": "", "duration_s": float("nan"), "sample_id": 0}
-    names = ["tar_path", "offset", "size", "transcript", *(name for name in optional if name in present)]
-    types = {"offset": pa.int64(), "size": pa.int64(), "sample_id": pa.uint64(), "duration_s": pa.float64()}
-    for group in range(parquet.metadata.num_row_groups):
-        for batch in parquet.iter_batches(_PIECE, row_groups=[group], columns=names, use_threads=False):
-            piece = {}
-            for name in ("tar_path", "offset", "size", "transcript", *optional):
-                column = batch.column(name) if name in present else pa.nulls(len(batch))
-                if name not in types:
-                    if not pa.types.is_dictionary(column.type):
-                        column = pc.fill_null(column.cast(pa.large_string()), "")
-                    piece[name] = column
-                    continue
-                filler = optional.get(name, -1)
-                column = column.cast(types[name], safe=name == "duration_s" or name in ("offset", "size"))
-                piece[name] = pc.fill_null(column, filler).to_numpy(zero_copy_only=False)
-            yield len(batch), piece
+    if missing := sorted(_REQUIRED - present):
+        raise MillraceError(f"there is no column {', '.join(missing)}", where=str(file), remedy=REBUILD)
+    names = [*_NUMBERS, *_TEXTS]
+    for group in range(parquet.num_row_groups):
+        columns = [name for name in names if name in present]
+        for batch in parquet.iter_batches(_PIECE, row_groups=[group], columns=columns, use_threads=False):
+            arrays = [batch.column(name) if name in present else pa.nulls(len(batch)) for name in names]
+            yield pa.RecordBatch.from_arrays(arrays, names)
 
 
 def _codes(column: pa.Array, code: dict[str, int]) -> np.ndarray:
-    """int32 number of every text; new texts get the next number in `code`."""
+    """int32 number of every text, "" for null; new texts get the next number in `code`."""
     if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    names = column.dictionary.to_pylist()
-    if column.null_count:
-        names.append(None)  # the last place, where the nulls are sent below
+        column = column.cast(pa.string()).dictionary_encode()
+    names = [
+        *column.dictionary.to_pylist(),
+        *([None] if column.null_count else []),
+    ]  # nulls get the last place
     numbers = np.array([code.setdefault(name or "", len(code)) for name in names], np.int32)
     indices = pc.fill_null(column.indices.cast(pa.int64()), len(names) - 1)
     return numbers[indices.to_numpy(zero_copy_only=False)]
 
 
 def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Append the UTF-8 of a large_string array to a file; return where each text begins, and its bytes."""
+    """Append the UTF-8 of a column of texts to a file; return where each text begins, and its bytes."""
     if pa.types.is_dictionary(column.type):
-        column = pc.fill_null(column.dictionary_decode().cast(pa.large_string()), "")
+        column = column.dictionary_decode()
+    column = pc.fill_null(column.cast(pa.large_string()), "")
     _, offsets, body = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     begin = texts.tell()
@@ -134,10 +131,11 @@ def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _states(tars: Path | None) -> dict[str, tuple[int, int]]:
+    """(size, mtime_ns) of every tar by its path in the parquets; -1 if not recorded."""
     if tars is None:
         return {}
-    columns = pq.read_table(tars, columns=["tar_path", "size", "mtime_ns"]).to_pydict()
-    known = zip(columns["tar_path"], columns["size"], columns["mtime_ns"], strict=True)
+    rows = pq.read_table(tars, columns=["tar_path", "size", "mtime_ns"]).to_pylist()
     return {
-        path: (-1 if size is None else size, -1 if mtime is None else mtime) for path, size, mtime in known
+        row["tar_path"]: tuple(-1 if row[name] is None else row[name] for name in ("size", "mtime_ns"))
+        for row in rows
     }

@@ -109,7 +109,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def start_worker(number: int) -> None:
-    """`worker_init_fn` of every DataLoader: one thread, seeded generators, deaf to others' stop signals.
+    """`worker_init_fn` of every DataLoader: one thread, seeded generators; ignores SIGTERM and SIGUSR1
+    unless sent by the trainer.
 
     Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for which it
     needs its workers; it ends them itself, and they leave when it is gone.
@@ -120,18 +121,18 @@ def start_worker(number: int) -> None:
     # torch.initial_seed() of a worker is the loader's base seed plus the worker's number.
     seed_all(torch.initial_seed(), "worker", number, device=False)
     for stop in STOP_SIGNALS:
-        signal.signal(stop, _unheard)
+        signal.signal(stop, _ignore)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    threading.Thread(target=_obey, args=(os.getppid(),), daemon=True, name="stop signals").start()
+    threading.Thread(target=_exit_when_told, args=(os.getppid(),), daemon=True, name="stop signals").start()
 
 
-def _unheard(number: int, frame: object) -> None:
+def _ignore(number: int, frame: object) -> None:
     """For threads that were there before the signals were blocked."""
 
 
-def _obey(trainer: int) -> None:
-    """Exit if the trainer itself says so: a closed loader, or Python at its end, sends SIGTERM."""
+def _exit_when_told(trainer: int) -> None:
+    """Exit on SIGTERM from the trainer: a loader that is closed, or Python at its end, sends it and waits."""
     while True:
-        heard = signal.sigwaitinfo(STOP_SIGNALS)
-        if heard.si_signo == signal.SIGTERM and heard.si_pid == trainer:
+        received = signal.sigwaitinfo(STOP_SIGNALS)
+        if received.si_signo == signal.SIGTERM and received.si_pid == trainer:
             os._exit(0)

@@ -1,0 +1,200 @@
+"""RowTable: the rows of the parquets, a table per build, tars found from any folder and after a move."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.loading import row_table_writer
+from millrace.asr.loading.batch_loader import BatchLoader
+from millrace.asr.loading.dataset import BucketedDataset
+from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
+from millrace.asr.loading.row_table import RowTable
+from millrace.asr.throughput.naive import BaselineLoader
+from millrace.common import atomic
+from millrace.common.errors import MillraceError
+from tests.asr.audio_tars import ListedPlan, corpus, write_buckets
+from tests.asr.bucket_corpus import build_from, index_of, write_manifest
+
+
+def rows_of(buckets: Path) -> list[dict]:
+    return pa.concat_tables(map(pq.read_table, BucketConfig.read(buckets).parquets())).to_pylist()
+
+
+def test_rows_are_those_of_the_parquets(tmp_path):
+    buckets = corpus(tmp_path)
+    table, rows = RowTable.open(buckets, tmp_path / "cache"), rows_of(buckets)
+    assert len(table) == len(rows) == 24
+    order = np.random.default_rng(0).permutation(len(rows))
+    for number, row in zip(order, table.rows(order), strict=True):
+        expected = rows[number]
+        assert row.number == number
+        assert all(
+            getattr(row, name) == expected[name] for name in ("offset", "size", "sample_id", "transcript")
+        )
+        assert row.language == (expected["language"] or "")
+        assert row.duration_s == np.float32(expected["duration_s"])
+        stat = os.stat(expected["tar_path"])
+        assert table.tar_state(row.tar) == TarState(expected["tar_path"], stat.st_size, stat.st_mtime_ns)
+        assert table.member(number) == expected["tar_member_name"]
+    assert [len(lengths) for lengths in table.durations()] == [12, 12]
+    copy = pickle.loads(pickle.dumps(table))
+    assert copy.rows(order) == table.rows(order) and copy.files == table.files
+    for beyond in (-1, 24):
+        with pytest.raises(MillraceError, match="there is no row"):
+            table.rows([beyond])
+
+
+# Where tars are
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A working folder whose buckets, built there as results/asr/buckets, name their tars results/t0.tar."""
+    folder = tmp_path / "project"
+    rows = rows_of(corpus(folder / "results"))
+    monkeypatch.chdir(folder)
+    names = ("tar_member_name", "transcript", "language", "duration_s")
+    rows = [
+        {name: row[name] for name in names} | {"tar_path": os.path.relpath(row["tar_path"])} for row in rows
+    ]
+    index = index_of(sorted({Path(row["tar_path"]) for row in rows}), Path("index.parquet"))
+    build_from(Path("results/asr/buckets"), index, train=write_manifest(Path("train.parquet"), rows))
+    return folder
+
+
+def check_readable(buckets: Path, **options) -> None:
+    table = RowTable.open(buckets, **options)
+    batches = list(BatchLoader(BucketedDataset(table, ListedPlan([[list(range(24))]]))))
+    assert len(batches[0]) == 24 and not batches[0].bad
+    assert [len(batch) for batch in BaselineLoader(table, 24)] == [24]
+
+
+def test_a_moved_results_folder_reads_from_any_working_folder(project, tmp_path, monkeypatch):
+    buckets = project / "results/asr/buckets"
+    assert json.loads((buckets / "bucket_config.json").read_bytes())["tar_root"] == "../../.."
+    assert BucketConfig.read(buckets).tar_root == project
+    check_readable(buckets)
+    (tmp_path / "moved").mkdir()
+    (project / "results").rename(tmp_path / "moved/results")
+    for folder in (tmp_path / "moved/results/asr", "/"):
+        monkeypatch.chdir(folder)
+        check_readable(Path(os.path.relpath(tmp_path / "moved/results/asr/buckets")))
+    tables = list((tmp_path / "moved/results/asr/buckets").glob("*.table"))
+    assert len(tables) == 1 and str(tmp_path).encode() not in tables[0].read_bytes()
+
+
+def test_a_tar_root_that_is_given_comes_before_that_of_the_buckets(project, tmp_path, monkeypatch):
+    (tmp_path / "audio").mkdir()
+    (project / "results").rename(tmp_path / "audio/results")
+    (tmp_path / "audio/results/asr").rename(tmp_path / "asr")  # buckets alone, the tars elsewhere
+    monkeypatch.chdir("/")
+    check_readable(tmp_path / "asr/buckets", tar_root=tmp_path / "audio")
+    table = RowTable.open(tmp_path / "asr/buckets")
+    row = table.rows([0])[0]
+    for copy in (table, pickle.loads(pickle.dumps(table))):
+        with pytest.raises(ReadError) as error:
+            IndexedTarReader(tars=copy.tars).read(row.tar, row.offset, row.size)
+        root = tmp_path.parent
+        assert error.value.reason == "tar_missing"
+        assert str(error.value).startswith(f"{root}/results/t")
+        assert str(error.value).endswith(
+            f".tar does not exist (paths are resolved from {root}; see tar_root)"
+        )
+
+
+def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path, monkeypatch):
+    rows = rows_of(corpus(tmp_path))
+    tars = sorted({row["tar_path"] for row in rows})
+    named = [{**row, "tar_path": os.path.basename(row["tar_path"])} for row in rows]
+    buckets = write_buckets(tmp_path / "by_hand", {"b_0_5": named}, [])
+    for tar in tars:
+        Path(tar).rename(buckets / os.path.basename(tar))
+    monkeypatch.chdir("/")
+    check_readable(buckets)
+    config = json.loads((buckets / "bucket_config.json").read_bytes())
+    atomic.write_json(buckets / "bucket_config.json", {**config, "tar_root": ["no text"]})
+    with pytest.raises(MillraceError, match="not a bucket configuration"):
+        RowTable.open(buckets)
+
+
+# The file of the table
+
+
+def test_the_table_follows_the_buckets(tmp_path):
+    one, two, cache = corpus(tmp_path / "1"), corpus(tmp_path / "2"), tmp_path / "cache"
+    paths = {RowTable.open(folder, cache).path for folder in (one, two, one, two)}
+    assert len(paths) == 2 and all(path.exists() for path in paths)
+    rows = pq.read_table(one / "train" / "b_0_3.parquet").to_pylist()
+    write_buckets(one, {"b_0_3": rows[:5]}, [])
+    table = RowTable.open(one, cache)
+    assert len(table) == 5 and table.tar_state(0).size is None
+    tables = {table.path.name, RowTable.open(two, cache).path.name}
+    assert {path.name for path in cache.glob("*.table")} == tables
+
+
+def test_ranks_that_open_at_once_share_one_table(tmp_path, monkeypatch):
+    buckets, calls, write = corpus(tmp_path), [], row_table_writer.write
+    monkeypatch.setattr("millrace.asr.loading.row_table.write", lambda *args: (calls.append(1), write(*args)))
+    with ThreadPoolExecutor(4) as pool:
+        tables = list(pool.map(lambda _: RowTable.open(buckets), range(8)))
+    assert len(calls) == 1 and len({table.path for table in tables}) == 1
+
+
+def test_a_table_that_exists_needs_nothing_to_be_written(tmp_path):
+    buckets = corpus(tmp_path)
+    expected = RowTable.open(buckets).rows([3])
+    (buckets / ".rows.lock").unlink()
+    (buckets / ".rows.lock").mkdir()  # as on a read-only mount: the lock cannot be opened
+    assert RowTable.open(buckets).rows([3]) == expected
+
+
+def test_a_table_that_was_removed_during_a_run_is_named(tmp_path):
+    table = RowTable.open(corpus(tmp_path))
+    table.path.unlink()
+    with pytest.raises(MillraceError, match="built again"):
+        pickle.loads(pickle.dumps(table)).rows([0])
+
+
+@pytest.mark.parametrize("content", [b"not a table at all", b"millrace-rows-1\n" + bytes(40), b""])
+def test_other_files_and_tables_of_other_versions_are_refused(tmp_path, content):
+    (tmp_path / "x.table").write_bytes(content)
+    with pytest.raises(MillraceError, match="not a row table"):
+        RowTable(tmp_path / "x.table")
+
+
+# The folder of the buckets
+
+
+def test_buckets_are_read_from_their_folder_or_their_file(tmp_path):
+    folder = corpus(tmp_path)
+    config = BucketConfig.read(folder)
+    assert config == BucketConfig.read(str(folder / "bucket_config.json"))
+    assert config.ids == ["b_0_3", "b_3_5"] and config.splits == {}
+    assert config.parquets() == [folder / "train" / f"{name}.parquet" for name in config.ids]
+    assert RowTable.open(folder).path == RowTable.open(folder / "bucket_config.json").path
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"{", b"[]", b'{"buckets": []}', b'{"buckets": [{"bucket_id": "b_0_3"}]}']
+)
+def test_folders_that_are_no_buckets(tmp_path, content):
+    if content is not None:
+        (tmp_path / "bucket_config.json").write_bytes(content)
+    with pytest.raises(MillraceError) as error:
+        RowTable.open(tmp_path)
+    assert "bucket_config.json" in str(error.value) and "snakemake asr_data" in str(error.value)
+
+
+def test_a_split_that_the_buckets_lack_is_named(tmp_path):
+    with pytest.raises(MillraceError, match="no split dev"):
+        RowTable.open(corpus(tmp_path), split="dev")
