@@ -143,13 +143,7 @@ def test_nemo_jsonl(tmp_path: Path) -> None:
     ]
     (tmp_path / "train.jsonl").write_text("\ufeff" + "\n".join(lines))
     (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl").values()
-    expected = (
-        "segment_of_member",
-        "json_damaged",
-        "not_an_object",
-        "duration_not_numeric",
-        "no_tar_path",
-    )
+    expected = ("segment_of_member", "json_damaged", "not_an_object", "duration_not_numeric", "no_tar_path")
     assert ledger.rejected == dict.fromkeys(expected, 1)
     assert ledger.rows_out == 10
     assert ledger.repaired == {"json_bom": 1, "json_surrogate": 1}

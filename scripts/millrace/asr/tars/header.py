@@ -14,19 +14,8 @@ MAX_EXTENDED_BYTES = 1 << 26
 MAX_BODY_BYTES = 1 << 62
 """A member above this is damage too: where it ends is no address (base-256 fields hold up to 88 bits)."""
 
-# Kinds of members. Those up to SYMLINK have bytes to read; the others are kept with the reason why they have
-# none.
+# Kinds of members. Those up to SYMLINK have bytes to read.
 FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
-MISSING = 255
-KIND_REASONS = {
-    DIRECTORY: "a directory",
-    SPARSE: "a sparse file, which is not supported: store it with `tar` without --sparse",
-    BROKEN_LINK: "a link whose target is not a file in this tar",
-    SPECIAL: "a device, FIFO or label, which has no bytes",
-    MULTI_VOLUME: "the continuation of a multi-volume tar, which is not supported",
-    CUT: "cut off: the tar ends inside its body",
-    MISSING: "not in this tar",
-}
 
 _RECORD = re.compile(rb"(\d+) ([^=]+)=")
 _GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"GNU.sparse.name", b"GNU.sparse.major"))

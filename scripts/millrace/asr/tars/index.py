@@ -6,17 +6,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.asr.tars.chain import HeaderFile
-from millrace.asr.tars.header import KIND_REASONS, MISSING, SYMLINK
+from millrace.asr.tars.header import SYMLINK
 from millrace.asr.tars.paths import REBUILD
-from millrace.asr.tars.scan import FAILED, PARTIAL, TarScan, bare_name, digest
+from millrace.asr.tars.scan import FAILED, TarScan
 from millrace.common.atomic import replacing
 from millrace.common.errors import MillraceError
 
@@ -65,11 +63,6 @@ class TarRecord:
         """Nothing of it could be indexed."""
         return self.status in FAILED
 
-    @property
-    def partial(self) -> bool:
-        """Only a part of it could be indexed."""
-        return self.status in PARTIAL
-
 
 @dataclasses.dataclass(frozen=True)
 class Members:
@@ -88,16 +81,6 @@ class Members:
 
     def __len__(self) -> int:
         return len(self.offsets)
-
-    @property
-    def names(self) -> list[str]:
-        """Names as text; bytes that are not UTF-8 become surrogates, as os.fsdecode makes them."""
-        return [name.decode("utf-8", "surrogateescape") for name in self.raw_names.to_pylist()]
-
-    @property
-    def readable(self) -> np.ndarray:
-        """Whether the member has bytes at an address."""
-        return self.kinds <= SYMLINK
 
 
 def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRecord]:
@@ -197,78 +180,6 @@ class TarIndex:
                 for name, array in columns.items()
             )
         )
-
-    def lookup(
-        self, tar_path: str | os.PathLike, names: Sequence[str | bytes] | pa.Array | pa.ChunkedArray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Offsets, sizes (int64) and kinds (uint8) of the named members, with or without `./`; of duplicates
-        the last.
-
-        What has no bytes to read has offset -1, size 0 and a kind above SYMLINK (MISSING where there is no
-        such member); `reason_of` says it in words.
-        """
-        members = self.members(tar_path)
-        wanted = _raw(names)
-        # index_in finds the first of equal values: reversed, that is the last in the tar.
-        found = pc.index_in(wanted, value_set=members.raw_names.take(pa.array(np.arange(len(members))[::-1])))
-        rows = (
-            len(members)
-            - 1
-            - pc.fill_null(found, len(members)).to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        known = rows >= 0
-        offsets, sizes = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int64)
-        kinds = np.full(len(rows), MISSING, np.uint8)
-        offsets[known], sizes[known] = members.offsets[rows[known]], members.sizes[rows[known]]
-        kinds[known] = members.kinds[rows[known]]
-        return offsets, sizes, kinds
-
-    def check_unchanged(self, tar_path: str | os.PathLike) -> None:
-        """Raise MillraceError where the tar is not the one that was indexed."""
-        check_unchanged(tar_path, self.record(tar_path))
-
-
-def reason_of(kind: int) -> str:
-    """Why a member of this kind has no bytes; "" where it has."""
-    return KIND_REASONS.get(int(kind), "")
-
-
-def check_unchanged(tar_path: str | os.PathLike, recorded: TarRecord) -> None:
-    """Raise MillraceError where size, modification time or digest of the tar differ from the record of its
-    scan."""
-    where = os.fspath(tar_path)
-    try:
-        now = os.stat(tar_path)
-        if recorded.failed:
-            problem = f"the tar could not be indexed ({recorded.status}: {recorded.reason})"
-        elif now.st_size != recorded.size:
-            problem = (
-                f"the tar has changed since it was indexed: {recorded.size:,} bytes then, {now.st_size:,} now"
-            )
-        elif now.st_mtime_ns != recorded.mtime_ns:
-            problem = "the tar has changed since it was indexed: its modification time is another"
-        else:
-            with HeaderFile(tar_path) as source:
-                if digest(source, recorded.last_header) == recorded.digest:
-                    return
-            problem = "the tar has changed since it was indexed: its headers differ"
-    except OSError as error:
-        problem = f"the tar that was indexed cannot be read: {error.strerror}"
-    raise MillraceError(problem, where=where, remedy=REBUILD)
-
-
-def _raw(names: Sequence[str | bytes] | pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(names, pa.ChunkedArray):
-        names = names.combine_chunks()
-    if isinstance(names, pa.Array):
-        if pa.types.is_dictionary(names.type):
-            names = names.dictionary_decode()
-        array = names.cast(pa.binary())
-        if not pc.any(pc.starts_with(array, b"./")).as_py():
-            return array
-        names = array.to_pylist()
-    raw = (name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name for name in names)
-    return pa.array([name if name is None else bare_name(name) for name in raw], pa.binary())
 
 
 def _table(number: int, scan: TarScan) -> pa.Table:

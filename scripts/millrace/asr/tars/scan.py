@@ -33,7 +33,7 @@ CHAINS = 32
 
 FAILED = ("missing", "unreadable", "zero_length", "compressed", "not_a_tar", "changed")
 PARTIAL = ("damaged", "truncated")
-"""Statuses of tars without and with a part of an index; the others are ok, empty, unterminated and concatenated."""
+"""Statuses of tars without and with a part of an index; others: ok, empty, unterminated, concatenated."""
 
 _FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
