@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.asr.buckets import samples as identity
+from millrace.asr.buckets.samples import sample_ids
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.common import hashing
 
@@ -37,7 +37,7 @@ def test_hashes_are_pinned() -> None:
         12035550249420947055,
         6985353777010062712,
     ]
-    assert int(identity.sample_ids(np.array([5], np.uint64), pa.array(["a"]))[0]) == 7247299724313172534
+    assert int(sample_ids(np.array([5], np.uint64), pa.array(["a"]))[0]) == 7247299724313172534
 
 
 def test_spilled_rows_come_back_parted(tmp_path: Path) -> None:
@@ -56,12 +56,5 @@ def test_spilled_rows_come_back_parted(tmp_path: Path) -> None:
     assert sorted(got) == sorted(np.concatenate(pieces).tolist())
     spill.close()
     assert not (tmp_path / "spill" / "rows").exists()
-    assert [parts_for(rows) for rows in (0, 1, 1 << 18, (1 << 18) + 1, 5_000_000, 75_200_000, 10**9)] == [
-        1,
-        1,
-        1,
-        2,
-        32,
-        256,
-        256,
-    ]
+    rows = (0, 1, 1 << 18, (1 << 18) + 1, 5_000_000, 75_200_000, 10**9)
+    assert [parts_for(count) for count in rows] == [1, 1, 1, 2, 32, 256, 256]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import orjson
 
 from millrace.asr.tars import header
 from millrace.asr.tars.index import TarRecord
@@ -41,7 +40,7 @@ class TarPartition:
 def read_partition(path: str | os.PathLike) -> TarPartition:
     """A partition file: {"id": ..., "tars": [{"path", "size", "mtime_ns"}, ...]}."""
     try:
-        content = orjson.loads(Path(path).read_bytes())
+        content = json.loads(Path(path).read_bytes())  # orjson refuses a path that is not UTF-8
         tars, expected = [], {}
         for tar in content["tars"]:
             tars.append(str(tar["path"]))

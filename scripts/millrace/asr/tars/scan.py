@@ -35,7 +35,7 @@ FAILED = ("missing", "unreadable", "zero_length", "compressed", "not_a_tar", "ch
 PARTIAL = ("damaged", "truncated")
 """Statuses of tars without and with a part of an index; others: ok, empty, unterminated, concatenated."""
 
-_FIRST_READS = 8  # headers read one by one before the tar is split
+FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
 _HEADLESS_SEARCH = 1 << 24  # bytes searched for a header where the file does not begin with one
 _CHUNK = 1 << 18
@@ -176,9 +176,9 @@ class _Assembly:
         steps, cold = first.steps(), False
         for count, (offset, _size) in enumerate(steps):
             cold = cold or not source.cached(offset)
-            if count >= _FIRST_READS:
+            if count >= FIRST_READS:
                 first.silent = _PROBE_EVERY
-            if cold and count >= _FIRST_READS and chains > 1:
+            if cold and count >= FIRST_READS and chains > 1:
                 first.silent = 0
                 walks = chain_walk.split(first, chains)
                 if len(walks) > 1:
