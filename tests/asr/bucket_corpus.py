@@ -40,7 +40,7 @@ def index_of(tars: Sequence[Path], target: Path) -> Path:
 
 
 def corpus(folder: Path, tars: int = 4, members: int = 60, seed: int = 0) -> tuple[list[dict], Path]:
-    """Rows (shuffled) of tars all named alike in folders of their own, as in the original script; and their index."""
+    """Rows (shuffled) of tars all named alike in folders of their own, and their index."""
     rng = np.random.default_rng(seed)
     rows, paths = [], []
     for tar in range(tars):
