@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr import build_tar_indices
-from millrace.asr.tars.index import Members, TarIndex, write_index
+from millrace.asr.tars.index import TarIndex, write_index
 from millrace.asr.tars.scan import scan
 from millrace.common.errors import MillraceError
 
@@ -75,8 +75,8 @@ def run(tmp_path: Path, tars: list, status: int = 0, name: str = "p", **options:
     return output, json.loads(report.read_text())
 
 
-def text(members: Members) -> list[str]:
-    return [name.decode("utf-8", "surrogateescape") for name in members.raw_names.to_pylist()]
+def text(members: pa.Table) -> list[str]:
+    return [name.decode("utf-8", "surrogateescape") for name in members["name"].to_pylist()]
 
 
 def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, corpus, capsys):
@@ -98,8 +98,9 @@ def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, 
         checked = 0
         for tar in corpus.values():
             members = index.members(tar)
+            addresses = (members[column].to_pylist() for column in ("offset", "size"))
             content = tar.read_bytes() if len(members) else b""
-            for name, offset, size in zip(text(members), members.offsets, members.sizes, strict=True):
+            for name, offset, size in zip(text(members), *addresses, strict=True):
                 if offset >= 0:
                     original = f"./{name}" if name.startswith("clip") else name
                     body = content[offset : offset + size]
@@ -107,7 +108,7 @@ def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, 
                     checked += 1
         assert checked == ledger["rows_out"]
         assert index.record(corpus["damaged"]).recovered == 12
-        assert int(index.members(corpus["damaged"]).recovered.sum()) == 12
+        assert sum(index.members(corpus["damaged"])["recovered"].to_pylist()) == 12
 
 
 def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
@@ -131,7 +132,7 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
     members = report["ledgers"][1]["rows_in"]
     assert (first.stat().st_size - names) / members <= 8
     with TarIndex.open(first) as index:
-        assert index.members(path).sizes.tolist() == sizes.tolist()
+        assert index.members(path)["size"].to_pylist() == sizes.tolist()
 
 
 def test_many_small_tars_share_row_groups(tmp_path):

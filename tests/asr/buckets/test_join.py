@@ -45,8 +45,12 @@ def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pyte
     index_of([*tars[2:], tmp_path / "gone.tar"], tmp_path / "indices" / "b.parquet")
     indices = TarIndices(index_files([tmp_path / "indices"]), piece=7)
     pieces = list(indices.members([str(tar) for tar in reversed(tars)]))
-    assert [len(piece.tar) for piece in pieces] == [10, 10]
-    rows = {row for piece in pieces for row in zip(piece.tar.tolist(), piece.names.to_pylist(), strict=True)}
+    assert [len(piece) for piece in pieces] == [10, 10]
+    rows = {
+        row
+        for piece in pieces
+        for row in zip(piece["tar"].to_pylist(), piece["name"].to_pylist(), strict=True)
+    }
     assert rows == {(3 - number, f"m{number}_{n}".encode()) for number in range(4) for n in range(5)}
     assert indices.state(str(tars[0])) == (tars[0].stat().st_size, tars[0].stat().st_mtime_ns)
     assert indices.state(str(tmp_path / "gone.tar")).startswith("missing")

@@ -70,8 +70,8 @@ def build(
     """Write train's bucket parquets, a parquet per other split, and their config, tars, ledger and rejects.
 
     `manifests` are scanned; `index` may be None if they bring their offsets; `advance` gets numbers of rows
-    read. Memory: a few pieces of 131,072 rows per thread, whatever their number; disk: the rows once more, under
-    .spill. Raises MillraceError if no train row is left, after rejects and ledger are written.
+    read. Memory: a few pieces of 131,072 rows per thread, whatever their number; disk: the rows once more,
+    under .spill. Raises MillraceError if no train row is left, after rejects and ledger are written.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     spills = output_dir / SPILL

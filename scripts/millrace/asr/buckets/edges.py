@@ -31,7 +31,7 @@ class EdgePolicy(Protocol):
         """The edges for the durations of train."""
 
     def as_dict(self) -> dict[str, float] | None:
-        """What found edges depend on, by the name of the config key; None if they are given."""
+        """What computed edges depend on, by the name of the config key; None if they are given."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class BucketFiles:
     def write_config(self, over_max: str, auto: dict | None = None) -> None:
         """Write `bucket_config.json` as the original script does, with true percentages and paths.
 
-        `auto` is what found edges depend on (`EdgePolicy.as_dict`).
+        `auto` is what computed edges depend on (`EdgePolicy.as_dict`).
         """
         writers = self._writers.get(TRAIN, [])
         samples = sum(writer.rows for writer in writers)

@@ -40,8 +40,8 @@ class DurationHistogram:
         """The edges that pad least when every row is padded to the upper edge of its bucket.
 
         Exact, by dynamic programming: minimises the sum over buckets of rows * upper edge (the real seconds
-        are constant), in O(buckets * n^2), vectorised over one n. The first edge is 0, the last the histogram's.
-        Fewer buckets come back if there are fewer different durations.
+        are constant), in O(buckets * n^2), vectorised over one n. The first edge is 0, the last the
+        histogram's. Fewer buckets come back if there are fewer different durations.
         """
         if buckets < 1:
             raise MillraceError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +21,6 @@ from millrace.common.errors import MillraceError
 _COLUMNS = ("key", "tar", "offset", "size")
 
 
-@dataclass(frozen=True)
-class Members:
-    """Members of tars: `tar` (int32, number in the list of tars), name, offset and size in bytes."""
-
-    tar: np.ndarray
-    names: pa.Array
-    offsets: np.ndarray
-    sizes: np.ndarray
-
-
 def spill_members(
     index: TarIndices,
     tars: Sequence[str],
@@ -41,10 +30,11 @@ def spill_members(
     spill: RowSpill,
 ) -> None:
     """Part the members' addresses by the key of the rows. `numbers`: the build's number of each of `tars`."""
-    for piece in index.members(tars):
-        tar = numbers[piece.tar]
-        keys = row_keys(samples.sample_ids(tar_hashes[tar], bare_names(piece.names)), seed_key)
-        spill.add(pa.table({"key": keys, "tar": tar, "offset": piece.offsets, "size": piece.sizes}), keys)
+    for members in index.members(tars):
+        tar = numbers[members["tar"].to_numpy()]
+        keys = row_keys(samples.sample_ids(tar_hashes[tar], bare_names(members["name"])), seed_key)
+        columns = {"key": keys, "tar": tar, "offset": members["offset"], "size": members["size"]}
+        spill.add(pa.table(columns), keys)
 
 
 def row_keys(ids: np.ndarray, seed_key: np.uint64) -> np.ndarray:
@@ -129,23 +119,20 @@ class TarIndices:
         place = self._record(tar)
         return f"{place[1].status}: {place[1].reason}" if place and place[1].reason else ""
 
-    def members(self, tars: Sequence[str]) -> Iterator[Members]:
-        """All members of `tars`, in the order of the index files; whole tars, `tar` numbers `tars`.
-
-        Names with or without a ./ prefix; offset -1 for what has no bytes (a directory).
-        """
+    def members(self, tars: Sequence[str]) -> Iterator[pa.Table]:
+        """All members of `tars`, as `TarIndex.members`, in pieces of whole tars; `tar` numbers `tars`."""
         records = ((self._record(tar), number) for number, tar in enumerate(tars))
         places = sorted((at[0], at[1].first_row, at[1].path, number) for at, number in records if at)
         piece, rows = [], 0
         for index, _, tar, number in places:
             members = self._indices[index].members(tar)
-            piece.append((np.full(len(members), number, np.int32), members))
+            piece.append(members.append_column("tar", pa.array(np.full(len(members), number, np.int32))))
             rows += len(members)
             if rows >= self.piece:
-                yield _joined(piece)
+                yield pa.concat_tables(piece)
                 piece, rows = [], 0
         if rows:
-            yield _joined(piece)
+            yield pa.concat_tables(piece)
 
 
 def index_files(paths: Iterable[Path]) -> list[Path]:
@@ -165,10 +152,3 @@ def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:
     for path in stale:
         path.unlink()
     return stale
-
-
-def _joined(piece: list) -> Members:
-    names = pa.concat_arrays([members.raw_names for _, members in piece])
-    columns = zip(*((tar, members.offsets, members.sizes) for tar, members in piece), strict=True)
-    tar, offsets, sizes = (np.concatenate(column) for column in columns)
-    return Members(tar, names, offsets, sizes)

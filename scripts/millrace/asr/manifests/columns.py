@@ -1,9 +1,10 @@
-"""Columns of any type, made into text and seconds, with a reason for every row where that fails."""
+"""The row schema of manifests: columns of any type as text and seconds, and the reason of every bad row."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -113,3 +114,44 @@ def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if not pc.any(dotted, skip_nulls=True).as_py():
         return names
     return pc.replace_substring_regex(names, r"^(\./+)+", "")
+
+
+def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
+    """A table of tar, tar_member_name, transcript, language, duration_s, row, problem out of raw columns."""
+    members, language = bare_names(columns["tar_member_name"]), columns["language"]
+    note(problem, columns["tar"] < 0, "no_tar_path")
+    note(problem, pc.fill_null(pc.equal(members, ""), True).to_numpy(zero_copy_only=False), "no_member_name")
+    note(problem, _invisible(columns["transcript"]), "empty_transcript")
+    durations = seconds(columns["duration_s"], problem)
+    blank = _blank(language)
+    if blank.sum() > language.null_count:
+        language = pc.if_else(pa.array(blank), None, language)
+    return pa.table(
+        {
+            "tar": columns["tar"],
+            "tar_member_name": members,
+            "transcript": columns["transcript"],
+            "language": language,
+            "duration_s": durations,
+            "row": row,
+            "problem": problem,
+        }
+    )
+
+
+def _blank(texts: pa.Array) -> np.ndarray:
+    """Whether a text is null, empty or nothing but white space."""
+    blank = pc.or_(pc.utf8_is_space(texts), pc.equal(pc.binary_length(texts), 0))
+    return pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
+
+
+def _invisible(texts: pa.Array) -> np.ndarray:
+    """Whether a text is blank, or has nothing but control characters and zero-width marks."""
+    invisible = _blank(texts)
+    # Such texts are short; a closer look at all would cost more than the rest of the checks.
+    length = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    short = np.flatnonzero(~invisible & (length <= 16))
+    if len(short):
+        visible = pc.match_substring_regex(texts.take(pa.array(short)), r"[^\p{Z}\p{C}]")
+        invisible[short] = ~visible.to_numpy(zero_copy_only=False)
+    return invisible

@@ -46,14 +46,14 @@ _PIECE = re.compile(rf"({'|'.join(SPLITS)})[-_.](.+)")
 _OF = re.compile(r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?")
 
 
-def kind_of(paths: Iterable[str | os.PathLike], where: str) -> str:
+def kind_of(paths: Iterable[str | os.PathLike], split: str, where: str) -> str:
     """The one kind of the files of a split; a file with an unknown suffix is taken for parquet."""
     names = [os.fspath(path) for path in paths]
     suffixes = {kind: KINDS[kind].suffixes + KINDS[kind].weak_suffixes for kind in KINDS}
     kinds = [next((kind for kind in KINDS if name.endswith(suffixes[kind])), "parquet") for name in names]
     if len(set(kinds)) > 1:
         mixed = " and ".join(kind for kind in KINDS if kind in kinds)
-        raise MillraceError(f"{mixed} are mixed", where, "Give one kind of manifest per split")
+        raise MillraceError(f"{mixed} are mixed in {split}", where, "Give one kind of manifest per split")
     return kinds[0]
 
 
@@ -68,15 +68,14 @@ def find(folder: str | os.PathLike) -> dict[str, list[str]]:
     for split in SPLITS:
         for weak, suffixes in enumerate(SUFFIXES):
             whole = {split + suffix for suffix in suffixes}
-            ways = [
-                [name] for name in names if name in whole and not os.path.isdir(os.path.join(folder, name))
-            ]
+            plain = (name for name in names if name in whole)
+            ways = [[name] for name in plain if not os.path.isdir(os.path.join(folder, name))]
             numbered = bool(weak or ways)
             ways.append([name for name in names if _is_piece(name, split, suffixes, numbered)])
             for name in (name for name in names if name in {split, *whole}):
                 inside = [inner for inner in _names(os.path.join(folder, name)) if _stem(inner, suffixes)]
-                plain = [inner for inner in inside if not weak or inner.startswith(("manifest", split))]
-                ways.append([f"{name}/{inner}" for inner in plain])
+                inside = [inner for inner in inside if not weak or inner.startswith(("manifest", split))]
+                ways.append([f"{name}/{inner}" for inner in inside])
             if ways := [way for way in ways if way]:
                 splits[split] = [str(Path(folder) / name) for name in _one_of(ways, split, folder)]
                 break
@@ -122,10 +121,7 @@ def _one_of(ways: list[list[str]], split: str, folder: str | os.PathLike) -> lis
         shown = " and ".join(way[0] + (f" (of {len(way)} files)" if len(way) > 1 else "") for way in ways)
         raise MillraceError(f"there are two manifests of {split}: {shown}", where, "Keep one of them")
     (names,) = ways
-    try:
-        kind_of(names, "")
-    except MillraceError as error:
-        raise MillraceError(f"{error.problem} in {split}", where, error.remedy) from None
+    kind_of(names, split, where)  # raises if they are mixed
     for name in names:
         if "/" not in name and set(re.split(r"[-_.]", name)) & set(SPLITS) - {split}:
             remedy = "Rename it, or put it into another folder"

@@ -16,7 +16,6 @@ import pyarrow as pa
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readable
-from millrace.asr.manifests.rows import checked
 from millrace.common import jsonl
 
 
@@ -102,4 +101,4 @@ def _table(rows: list[dict[str, Any]], numbers: dict[str, int], row: np.ndarray)
     ]
     mc.note(problem, np.array(unreadable, dtype=bool), "duration_not_numeric")
     columns["duration_s"] = pa.array(durations, pa.float64())
-    return checked(columns, problem, row)
+    return mc.checked(columns, problem, row)

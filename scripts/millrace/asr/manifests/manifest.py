@@ -66,7 +66,7 @@ class Manifest(abc.ABC):
 
     @abc.abstractmethod
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
-        """Tables of at most `piece_rows` rows, as `rows.checked` makes them: tar (int32, in `tars`; -1: none),
+        """Tables of at most `piece_rows` rows, as `columns.checked` makes them: tar (int32 in `tars`, or -1),
         the text columns, duration_s, row, problem; with int64 offset and size if the manifest has them.
 
         `row` is the file's number << 40 plus the row's number from 0 (JSONL: the line's number from 1).
@@ -112,8 +112,8 @@ def manifests_of(
     """The manifest of a split (none without files), of the kind that the names' suffixes say."""
     if not files:
         return []
-    reader = manifest_files.KINDS[manifest_files.kind_of(files, split)].reader()
-    return [reader(split, list(files), tar_root, tar_template)]
+    kind = manifest_files.kind_of(files, split, str(files[0].parent))
+    return [manifest_files.KINDS[kind].reader()(split, list(files), tar_root, tar_template)]
 
 
 def scanned(

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readable
-from millrace.asr.manifests.rows import checked
 from millrace.common.errors import MillraceError
 
 _SCAN_ROWS = 1 << 20  # a row group may hold a whole file of 75 M rows: the scan looks at it in pieces too
@@ -104,7 +103,7 @@ class Reader(Manifest):
             name: mc.text(raw[name], problem) for name in ("tar_member_name", "transcript", "language")
         }
         values["duration_s"] = raw["duration_s"]
-        table = checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
+        table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
         for name in ("offset", "size") if self.has_offsets else ():
             table = table.append_column(name, pc.fill_null(batch.column(name).cast(pa.int64()), -1))
         rows = self.own_rows(batch)
@@ -124,8 +123,7 @@ class Reader(Manifest):
 def _batches(
     parquet: pq.ParquetFile, groups: Sequence[int], columns: list[str], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The row groups in batches; raises OSError if they have other rows than promised: a damaged page may end
-    early in silence."""
+    """The row groups in batches. Raises OSError if rows are missing: a damaged page may end too early."""
     count = 0
     for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False):
         count += len(batch)

@@ -1,5 +1,4 @@
-"""Chains of tar headers: the walk from header to header that reads a page for each, and many such walks at
-once."""
+"""Chains of tar headers: the walk from header to header, a page for each, and many such walks at once."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _SPACES = 8 * 32
 class HeaderFile:
     """A tar opened for reading headers: positioned reads without readahead, and a count of them.
 
-    `reads` counts the reads and `bytes_read` the bytes they ask for, in whole pages as the kernel fetches
-    them.
+    `reads` counts the reads, `bytes_read` the bytes they ask for, in whole pages as the kernel fetches them.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -81,8 +79,7 @@ class HeaderFile:
 
 
 class Chain:
-    """The members found by walking from one header to the next, until `limit` (a group's offset) or an odd
-    place.
+    """The members from one header to the next, until `limit` (a group's offset) or an odd place.
 
     `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to (kind,
     link) where the member is no plain file. Afterwards `position` is where the next group should be, and
@@ -106,8 +103,7 @@ class Chain:
         self._window, self._at = b"", 0
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Walk; before each read that leaves the window, yield its (offset, size) so that it can be
-        announced."""
+        """Walk; before each read that leaves the window, yield its (offset, size) to be announced."""
         if self.search_to > self.position and not (yield from self._search()):
             return
         source, window, low, high = self.source, self._window, self._at, 0
@@ -199,8 +195,7 @@ class Chain:
 
     @property
     def begin(self) -> int:
-        """Where the chain before this one must land: the first group or, while unknown, where its search
-        began."""
+        """Where the chain before this one must land: the first group, or where the search for it began."""
         return self.starts[0] if self.starts else self.position
 
     def run(self) -> Chain:
@@ -244,8 +239,7 @@ class Chain:
 
 
 def ustar_header(window: bytes) -> int | None:
-    """The first block of `window` (aligned to blocks) which has the magic of POSIX or GNU tar and a valid
-    checksum."""
+    """The first of the aligned blocks in `window` with the magic of POSIX or GNU tar and a good checksum."""
     at = window.find(b"ustar")
     while at >= 0:
         if at % BLOCK == 257 and is_header(window[at - 257 : at + 255]):
@@ -278,8 +272,7 @@ def split(first: Chain, count: int) -> list[Chain]:
 
 
 def run_together(source: HeaderFile, walks: list[Iterator[tuple[int, int]]]) -> None:
-    """Walk all chains at once: every round announces each chain's next read, then goes on with what has
-    arrived."""
+    """Walk all chains at once: every round announces each chain's next read, then uses what has arrived."""
     rates = {}
     for threads in CHAIN_THREADS:
         started, reads = time.perf_counter(), len(walks) * _TRIED_ROUNDS

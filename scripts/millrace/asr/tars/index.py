@@ -1,5 +1,4 @@
-"""The index of a partition of tars as one parquet file: a row per member, and what every tar was like when
-scanned."""
+"""The index of a partition of tars as one parquet file: a row per member, and a record of every tar."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ _ENCODINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarRecord:
-    """One tar as it was when scanned: `size` in bytes, `digest` of its first, last member's and last
-    block."""
+    """One tar when scanned: `size` in bytes, `digest` of its first, last member's and last block."""
 
     path: str
     size: int
@@ -62,25 +60,6 @@ class TarRecord:
     def failed(self) -> bool:
         """Nothing of it could be indexed."""
         return self.status in FAILED
-
-
-@dataclasses.dataclass(frozen=True)
-class Members:
-    """The members of one tar in its order, as parallel arrays.
-
-    `raw_names` (binary) have no `./` prefix; `offsets` and `sizes` are int64 bytes, -1 and 0 where there is
-    nothing to read; `kinds` (uint8, see tar_header) says why; `recovered` (bool) marks what was found after
-    damage.
-    """
-
-    raw_names: pa.BinaryArray
-    offsets: np.ndarray
-    sizes: np.ndarray
-    kinds: np.ndarray
-    recovered: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.offsets)
 
 
 def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRecord]:
@@ -125,7 +104,7 @@ class TarIndex:
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> TarIndex:
-        """Open the index at `path`. Raises MillraceError where there is none, or it is no index."""
+        """Open the index at `path`. Raises MillraceError if there is none, or it is no index."""
         try:
             file = pq.ParquetFile(path)
             tars = [TarRecord(**fields) for fields in json.loads(file.metadata.metadata[_KEY])]
@@ -146,40 +125,29 @@ class TarIndex:
         self.close()
 
     def record(self, tar_path: str | os.PathLike) -> TarRecord:
-        """The record of a tar. Raises MillraceError where the index does not know it."""
+        """The record of a tar. Raises MillraceError if the index does not know it."""
         record = self.tars.get(os.fspath(tar_path))
         if record is None:
-            raise MillraceError(
-                f"the index {self.path} does not hold this tar", where=os.fspath(tar_path), remedy=REBUILD
-            )
+            problem = f"the index {self.path} does not hold this tar"
+            raise MillraceError(problem, os.fspath(tar_path), REBUILD)
         return record
 
-    def members(self, tar_path: str | os.PathLike) -> Members:
-        """All members of a tar; none where its record says that it failed."""
+    def members(self, tar_path: str | os.PathLike) -> pa.Table:
+        """All members of a tar in its order; none if its record says that it failed.
+
+        name (raw bytes without a `./` prefix), int64 offset and size in bytes, -1 and 0 if there is nothing to
+        read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
+        """
         record = self.record(tar_path)
         low, high = record.first_row, record.first_row + record.members
         if not record.members:
-            table = _SCHEMA.empty_table()
-        else:
-            groups = (
-                int(np.searchsorted(self._ends, low, "right")),
-                int(np.searchsorted(self._ends, high - 1, "right")) + 1,
-            )
-            # Small tars share a row group: the last one read is kept for the next tar.
-            if self._cached is None or self._cached[0] != groups:
-                self._cached = (groups, self._file.read_row_groups(list(range(*groups))))
-            start = int(self._ends[groups[0] - 1]) if groups[0] else 0
-            table = self._cached[1].slice(low - start, high - low)
-        table = table.combine_chunks()
-        columns = {
-            name: table[name].combine_chunks() for name in ("name", "offset", "size", "kind", "recovered")
-        }
-        return Members(
-            *(
-                array if name == "name" else array.to_numpy(zero_copy_only=False)
-                for name, array in columns.items()
-            )
-        )
+            return _SCHEMA.empty_table().drop_columns(["tar"])
+        first, last = (int(np.searchsorted(self._ends, row, "right")) for row in (low, high - 1))
+        # Small tars share a row group: the last one read stays for the next tar.
+        if self._cached is None or self._cached[0] != (first, last):
+            self._cached = ((first, last), self._file.read_row_groups(list(range(first, last + 1))))
+        start = int(self._ends[first - 1]) if first else 0
+        return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
 
 
 def _table(number: int, scan: TarScan) -> pa.Table:
