@@ -75,13 +75,20 @@ def write_manifest(path: Path, rows: Sequence[dict] | pa.Table, **options: objec
 
 
 def build_from(
-    target: Path, index: Path, choices: BucketChoices | None = None, piece_rows: int = PIECE, **splits: Path
+    target: Path,
+    index: Path,
+    choices: BucketChoices | None = None,
+    piece_rows: int = PIECE,
+    **splits: Path | Sequence[dict],
 ) -> dict[str, Ledger]:
-    """Build buckets of one manifest a split; the ledgers by split."""
-    manifests = [manifest for split, path in splits.items() for manifest in manifests_of(split, [path])]
-    for manifest in manifests:
+    """Build buckets of one manifest a split, given as a file or as rows; the ledgers by split."""
+    manifests = []
+    for split, rows in splits.items():
+        name = target.parent / f"{target.name}_manifests" / f"{split}.parquet"
+        path = rows if isinstance(rows, Path) else write_manifest(name, rows)
+        (manifest,) = manifests_of(split, [path])
         manifest.piece_rows = piece_rows
-        manifest.scan()
+        manifests.append(manifest.scan())
     ledgers = build(manifests, TarIndices([index]), target, choices or BucketChoices())
     return {ledger.scope: ledger for ledger in ledgers}
 

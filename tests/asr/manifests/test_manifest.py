@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr.buckets import build as buckets
@@ -85,8 +84,7 @@ COLUMN_TYPES = {
 def test_columns_of_other_types_give_the_same_rows(built, tmp_path: Path, kind: str) -> None:
     folder, rows, index = built
     change, result = COLUMN_TYPES[kind]
-    train = write_manifest(tmp_path / "train.parquet", change(pa.Table.from_pylist(rows)))
-    (ledger,) = build_from(tmp_path / "out", index, train=train).values()
+    (ledger,) = build_from(tmp_path / "out", index, train=change(pa.Table.from_pylist(rows))).values()
     assert ledger.rows_out == len(rows), ledger
     if result == SAME:
         assert files(tmp_path / "out") == files(folder / "out")
@@ -122,8 +120,7 @@ def test_texts_that_are_no_durations(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=6)
     for row, value in zip(rows, ["4.5", "abc", " 6 ", "nan", None, "4.5"], strict=True):
         row["duration_s"] = value
-    train = write_manifest(tmp_path / "train.parquet", rows)
-    (ledger,) = build_from(tmp_path / "out", index, train=train).values()
+    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
     assert ledger.rejected == {"duration_not_numeric": 1, "duration_nan": 1, "duration_missing": 1}
     assert ledger.rows_out == 3
 
@@ -133,12 +130,11 @@ def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(rows)
     texts = [b"caf\xe9", *[text.encode() for text in table["transcript"].to_pylist()[1:]]]
     bad = pa.array(texts, pa.binary())
-    pq.write_table(table.set_column(2, "transcript", bad), tmp_path / "bytes.parquet")
     # The same column, declared as text by a writer that does not look.
     declared = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
-    pq.write_table(table.set_column(2, "transcript", declared), tmp_path / "text.parquet")
-    for name in ("bytes", "text"):
-        (ledger,) = build_from(tmp_path / name, index, train=tmp_path / f"{name}.parquet").values()
+    for column in (bad, declared):
+        changed = table.set_column(2, "transcript", column)
+        (ledger,) = build_from(tmp_path / "out", index, train=changed).values()
         assert ledger.rejected == {"text_not_utf8": 1} and ledger.rows_out == 4
 
 
@@ -190,9 +186,8 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=3)
     table = pa.Table.from_pylist(rows)
-    pq.write_table(table.append_column("tar_path", table["tar_path"]), tmp_path / "train.parquet")
     with pytest.raises(MillraceError, match="several columns named tar_path"):
-        build_from(tmp_path / "out", index, train=tmp_path / "train.parquet")
+        build_from(tmp_path / "out", index, train=table.append_column("tar_path", table["tar_path"]))
 
 
 @pytest.mark.parametrize(

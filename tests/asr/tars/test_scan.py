@@ -1,5 +1,4 @@
-"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much is read for
-it."""
+"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much is read."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ pytestmark = pytest.mark.usefixtures("always_split")
 
 @pytest.fixture(scope="module")
 def always_split():
-    """Small tars are split into chains too: no minimum size, no look at the page cache, no bound on the
-    search."""
+    """Small tars are split into chains too: no minimum size, no page cache, no bound on the search."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tar_chain.HeaderFile, "cached", lambda self, offset: False)
         patch.setattr(tar_chain, "SEARCH_SHARE", 1e9)
@@ -129,9 +127,8 @@ def bytes_of(path: Path, scanned: TarScan) -> list[tuple[bytes, bytes]]:
     """(name, bytes) of the readable members, read by address."""
     content = path.read_bytes()
     result = []
-    for name, offset, size, kind in zip(
-        scanned.names, scanned.offsets, scanned.sizes, scanned.kinds, strict=True
-    ):
+    columns = (scanned.names, scanned.offsets, scanned.sizes, scanned.kinds)
+    for name, offset, size, kind in zip(*columns, strict=True):
         if kind <= SYMLINK:
             assert offset >= 0 and offset + size <= len(content)
             result.append((name, content[offset : offset + size]))
@@ -166,7 +163,7 @@ def check_equal(path: Path) -> TarScan:
 
 letters = st.sampled_from(["a", "b", ".", "_", "é", "日", " ", "\U0001f3b5", "\udcff", "=", "\n"])
 plain_names = st.sampled_from(
-    ["a", "b", "./a", ".a", "./.a", "../a", "dir/a", "./dir/a.flac", "a.json", "x" * 100]
+    [*["a", "b", "./a", ".a", "./.a", "../a", "dir/a", "./dir/a.flac", "a.json"], "x" * 100]
 )
 long_names = st.builds(
     lambda part, count: "/".join([part] * count), st.text(letters, min_size=1, max_size=9), st.integers(1, 40)
@@ -197,10 +194,8 @@ def archives(draw, nested: bool = True) -> Archive:
                 info, body = info_of(name, kind=draw(st.sampled_from([b"3", b"4", b"5", b"6"]))), None
                 info.size = draw(st.sampled_from([0, 0, 4096]))
             elif what == 1:
-                info, body = (
-                    info_of(name, kind=draw(st.sampled_from([b"1", b"2"])), linkname=draw(names)),
-                    None,
-                )
+                kind, body = draw(st.sampled_from([b"1", b"2"])), None
+                info = info_of(name, kind=kind, linkname=draw(names))
                 info.size = draw(st.sampled_from([0, 0, 700]))
             elif what == 2 and nested:
                 body = draw(archives(nested=False))
@@ -219,10 +214,9 @@ def archives(draw, nested: bool = True) -> Archive:
                     info.name, info.linkname = "short", "short"
             tar.addfile(info, io.BytesIO(body) if body is not None else None)
         end = tar.offset
-    content = out.getvalue()
-    return Archive(
-        content[:end] + bytes(512 * draw(st.sampled_from([0, 1, 2, 20]))) if draw(st.booleans()) else content
-    )
+    if draw(st.booleans()):
+        return Archive(out.getvalue())
+    return Archive(out.getvalue()[:end] + bytes(512 * draw(st.sampled_from([0, 1, 2, 20]))))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -238,22 +232,18 @@ def test_every_layout_gives_the_bytes_that_tarfile_gives(tmp_path, parts, chains
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=archives(), chains=st.sampled_from(CHAIN_COUNTS))
 def test_cut_anywhere_never_raises_and_never_gives_wrong_bytes(tmp_path, content, chains):
-    folder = tmp_path
-    whole = bytes_of(path := save(folder, content), scan(path, chains))
+    path = save(tmp_path, content)
+    whole = bytes_of(path, scan(path, chains))
     for end in [*range(0, len(content), 512), *range(100, len(content), 1700)]:
-        path = save(folder, content[:end])
+        path = save(tmp_path, content[:end])
         scanned = scan(path, chains)
-        # A link whose target is cut off leaves a gap, or leads to an older member of that name; everything
-        # else is a beginning of the whole.
+        # A link to what is cut off leaves a gap, or leads to an older member; all else begins the whole.
         files = (scanned.kinds == FILE)[scanned.kinds <= SYMLINK]
         readable = list(itertools.compress(bytes_of(path, scanned), files))
-        kept = iter(whole)
-        assert all(member in kept for member in readable), end
-        if end % 512:
-            assert scanned.status in ("truncated", "not_a_tar", "ok", "empty", "concatenated"), (
-                end,
-                scanned.status,
-            )
+        rest = iter(whole)
+        assert all(member in rest for member in readable), end
+        statuses = ("truncated", "not_a_tar", "ok", "empty", "concatenated")
+        assert not end % 512 or scanned.status in statuses, (end, scanned.status)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -372,44 +362,36 @@ def test_members_of_every_dialect(tmp_path, dialect, chains):
     path = save(tmp_path, content + header(b"after", 2) + padded(b"ok") + END)
     scanned = scan(path, chains)
     assert scanned.status == "ok" and ("sparse" in scanned.reason) == dialect.startswith("sparse")
-    assert list(zip(scanned.names, scanned.kinds.tolist(), strict=True))[:-1] == [
-        (name, kind) for name, kind, _ in members
-    ]
-    if dialect != "pax global size":
-        readable = [(name, body) for name, kind, body in members if kind == FILE]
-        assert bytes_of(path, scanned) == [*readable, (b"after", b"ok")]
-    else:
-        assert bytes_of(path, scanned)[:-1] == [(name, body) for name, _, body in members]
+    kinds = [(name, kind) for name, kind, _ in members]
+    assert list(zip(scanned.names, scanned.kinds.tolist(), strict=True))[:-1] == kinds
+    readable = [(name, body) for name, kind, body in members if kind == FILE]
+    assert bytes_of(path, scanned)[:-1] == readable
+    # A global size holds for the member after it too.
+    assert dialect == "pax global size" or bytes_of(path, scanned)[-1] == (b"after", b"ok")
 
 
-def test_sizes_above_8_gib_by_pax_and_base_256(tmp_path):
-    size = 9 << 30
-    for number, head in enumerate(
-        [
-            pax((b"size", b"%d" % size)) + header(b"huge", 0),
-            header(b"huge", 0, at_124=b"\x80" + size.to_bytes(11, "big")),
-        ]
-    ):
-        path = tmp_path / f"{number}.tar"
-        with open(path, "wb") as handle:
-            handle.write(head)
-            handle.seek(len(head) + size)
-            handle.write(header(b"after", 3) + padded(b"abc") + END)
+SIZE = 9 << 30
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pax((b"size", b"%d" % SIZE)) + header(b"huge", 0),
+        header(b"huge", 0, at_124=b"\x80" + SIZE.to_bytes(11, "big")),
+    ],
+    ids=["pax", "base-256"],
+)
+def test_sizes_above_8_gib(tmp_path, head):
+    with open(tmp_path / "huge.tar", "w+b") as tar:
+        tar.write(head)
+        tar.seek(len(head) + SIZE)
+        tar.write(header(b"after", 3) + padded(b"abc") + END)
+        tar.flush()
         for chains in (1, 16):
-            scanned = scan(path, chains)
-            assert (
-                scanned.status == "ok" and scanned.names == [b"huge", b"after"] and scanned.sizes[0] == size
-            )
-            with open(path, "rb") as handle:
-                handle.seek(scanned.offsets[1])
-                assert handle.read(scanned.sizes[1]) == b"abc"
-
-
-def check_names(path: Path, expected: list[bytes]) -> TarScan:
-    for chains in CHAIN_COUNTS:
-        scanned = scan(path, chains)
-        assert scanned.names == expected, scanned.reason
-    return scanned
+            scanned = scan(tar.name, chains)
+            assert (scanned.status, scanned.names, scanned.sizes[0]) == ("ok", [b"huge", b"after"], SIZE)
+            tar.seek(scanned.offsets[1])
+            assert tar.read(scanned.sizes[1]) == b"abc"
 
 
 # Names, links, duplicates.
@@ -424,34 +406,21 @@ def test_the_prefix_is_stripped_not_its_characters(tmp_path):
 
 def test_links_get_the_bytes_tarfile_gives(tmp_path):
     link = lambda name, target, kind=b"1": info_of(name, kind=kind, linkname=target)  # noqa: E731
-    path = save(
-        tmp_path,
-        tar_of(
-            link("early", "./d/a"),
-            ("./d/a", b"first"),
-            link("hard", "./d/a"),
-            ("d/a", b"second"),
-            link("hard2", "d/../d/a"),
-            link("d/soft", "a", b"2"),
-            link("d/up", "../top", b"2"),
-            link("chain", "hard"),
-            link("loop", "loop", b"2"),
-            link("nowhere", "missing"),
-            info_of("folder", kind=b"5"),
-            link("to-folder", "folder", b"2"),
-            ("top", b"top"),
-        ),
-    )
+    members = [
+        *(link("early", "./d/a"), ("./d/a", b"first"), link("hard", "./d/a"), ("d/a", b"second")),
+        *(link("hard2", "d/../d/a"), link("d/soft", "a", b"2"), link("d/up", "../top", b"2")),
+        *(link("chain", "hard"), link("loop", "loop", b"2"), link("nowhere", "missing")),
+        *(info_of("folder", kind=b"5"), link("to-folder", "folder", b"2"), ("top", b"top")),
+    ]
+    path = save(tmp_path, tar_of(*members))
     scanned = check_equal(path)
     assert dict(zip(scanned.names, scanned.kinds.tolist(), strict=True)) == {
         b"early": BROKEN_LINK, b"d/a": FILE, b"hard": HARD_LINK, b"hard2": HARD_LINK, b"d/soft": SYMLINK,
         b"d/up": SYMLINK, b"chain": HARD_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
         b"folder": DIRECTORY, b"to-folder": BROKEN_LINK, b"top": FILE,
     }  # fmt: skip
-    assert (
-        dict(bytes_of(path, scanned))[b"hard"] == b"first"
-        and dict(bytes_of(path, scanned))[b"d/soft"] == b"second"
-    )
+    bodies = dict(bytes_of(path, scanned))
+    assert bodies[b"hard"] == b"first" and bodies[b"d/soft"] == b"second"
     assert scanned.duplicates == 1 and "more than once" in scanned.reason
 
 
@@ -507,94 +476,77 @@ def flipped(at: int, content: bytes = MANY) -> bytes:
     return content[:at] + bytes([content[at] ^ 0x15]) + content[at + 1 :]
 
 
-# Content, status, a word of the reason, the readable members.
+def with_header(size: int) -> bytes:
+    """A tar of a, b and between them a header with this base-256 size."""
+    huge = header(b"huge", 0, at_124=b"\x80" + size.to_bytes(11, "big"))
+    return tar_of(("a", b"a"))[:1024] + huge + tar_of(("b", b"b"))
+
+
+INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]), ("b", b"b"), ("c", b"c"))
+LAST_INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]))
+NO_MAGIC = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
+TO_LATER = header(b"m020.flac", 720 + 3 * 1536)
+# Content, status, a word of the reason, the readable members, and how many of them are marked recovered.
 DAMAGE = {
     **{
-        f"bad byte {at} of a header": (flipped(START + at), "damaged", f"{START:,}", ALL_BUT_20)
+        f"bad byte {at} of a header": (flipped(START + at), "damaged", f"{START:,}", ALL_BUT_20, 29)
         for at in (0, 124, 148, 300)
     },
     "zeroed header": (
-        MANY[:START] + bytes(512) + MANY[START + 512 :], "damaged", "zeros and data", ALL_BUT_20
+        MANY[:START] + bytes(512) + MANY[START + 512 :], "damaged", "zeros and data", ALL_BUT_20, 29
     ),
-    "first header": (b"\xff" * 512 + MANY[512:], "damaged", "recovered", MEMBERS[1:]),
-    "cut in a body": (MANY[: START + 612], "truncated", f"{START:,}", MEMBERS[:20]),
-    "cut in a header": (MANY[: START + 300], "truncated", "inside a header", MEMBERS[:20]),
-    "cut between members": (MANY[:START], "unterminated", "end-of-archive", MEMBERS[:20]),
+    "size that leads to a later header": (
+        MANY[:START] + TO_LATER[:148] + MANY[START + 148 :], "damaged", f"{START:,}", ALL_BUT_20, 29
+    ),
+    "size that no file can have": (
+        with_header((1 << 63) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
+    ),
+    "size of 88 bits": (
+        with_header((1 << 88) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
+    ),
+    "first header": (b"\xff" * 512 + MANY[512:], "damaged", "recovered", MEMBERS[1:], 49),
+    "header of a tar in the tar": (
+        flipped(INNER.index(b"inner.tar"), INNER), "damaged", "1,024",
+        [(b"a", b"a"), (b"b", b"b"), (b"c", b"c")], 2,
+    ),
+    "header of a tar in the tar, the last member": (
+        flipped(LAST_INNER.index(b"inner.tar"), LAST_INNER), "damaged", "1,024", [(b"a", b"a")], 0
+    ),
+    "header without magic": (
+        b"".join([*NO_MAGIC[:4], b"\xee", NO_MAGIC[4][1:], *NO_MAGIC[5:], END]), "damaged", "6,144",
+        [(b"m%d" % i, body_of(600, i)) for i in range(9) if i != 4], 4,
+    ),
+    "cut in a body": (MANY[: START + 612], "truncated", f"{START:,}", MEMBERS[:20], 0),
+    "cut in a header": (MANY[: START + 300], "truncated", "inside a header", MEMBERS[:20], 0),
+    "cut between members": (MANY[:START], "unterminated", "end-of-archive", MEMBERS[:20], 0),
     "three tars in one file": (
         MANY + tar_of(("second", b"2")) + bytes(512 * 300) + tar_of(("third", b"3")),
-        "concatenated", "another archive", [*MEMBERS, (b"second", b"2"), (b"third", b"3")],
+        "concatenated", "another archive", [*MEMBERS, (b"second", b"2"), (b"third", b"3")], 0,
     ),
-    "bytes after the end": (MANY + b"signature" * 100, "ok", "after the end", MEMBERS),
+    "bytes after the end": (MANY + b"signature" * 100, "ok", "after the end", MEMBERS, 0),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_costs_the_members_it_lies_in(tmp_path, damage):
-    content, status, word, members = DAMAGE[damage]
+    content, status, word, members, recovered = DAMAGE[damage]
     path = save(tmp_path, content)
     for chains in CHAIN_COUNTS:
         scanned = scan(path, chains)
         assert (scanned.status, bytes_of(path, scanned)) == (status, members) and word in scanned.reason
-        # What was found after damage is marked; a member that lost its end keeps its name.
-        after = {"first header": 49}.get(damage, 29 if status == "damaged" else 0)
-        assert scanned.recovered.sum() == scanned.recovered[len(members) - after :].sum() == after
-        if damage == "cut in a body":
-            assert scanned.names[20] == b"m020.flac" and scanned.kinds[20] == CUT
+        marked = [False] * (len(members) - recovered) + [True] * recovered
+        assert scanned.recovered.tolist()[: len(members)] == marked
+        # A member that lost its end keeps its name.
+        names = [name for name, _ in members] + [b"m020.flac"] * (damage == "cut in a body")
+        assert scanned.names == names and scanned.kinds.tolist()[len(members) :] in ([], [CUT])
 
 
 def test_thousands_of_damaged_places_are_told_in_few_words(tmp_path):
     bad = bytearray(tar_of(*((f"m{number:04d}.flac", b"x") for number in range(4000))))
     bad[148 + 1024 :: 4096] = bytes(byte ^ 1 for byte in bad[148 + 1024 :: 4096])
     scanned = scan(save(tmp_path, bytes(bad)), 1)
-    assert (
-        scanned.status == "damaged"
-        and "more places like these" in scanned.reason
-        and len(scanned.reason) < 1000
-    )
+    assert "more places like these" in scanned.reason and len(scanned.reason) < 1000
     assert scanned.names == [b"m%04d.flac" % number for number in range(4000) if number % 4 != 1]
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_behind_a_bad_header_the_members_of_a_tar_in_the_tar_are_not_taken(tmp_path, last):
-    inner, _ = many(30)
-    members = [("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("c", b"c")][: 2 if last else 4]
-    content = bytearray(tar_of(*members))
-    content[content.index(b"inner.tar")] ^= 0x15
-    for chains in CHAIN_COUNTS:
-        scanned = scan(save(tmp_path, bytes(content)), chains)
-        assert scanned.status == "damaged" and scanned.names == ([b"a"] if last else [b"a", b"b", b"c"])
-
-
-def test_a_damaged_size_that_leads_to_a_later_header_costs_no_other_member(tmp_path):
-    members = [(f"m{number:02d}.flac", body_of(300, number)) for number in range(20)]
-    content = bytearray(tar_of(*members))
-    start = content.index(b"m05.flac")
-    content[start + 124 : start + 136] = b"%011o\0" % (300 + 3 * 1024)
-    for chains in CHAIN_COUNTS:
-        scanned = scan(save(tmp_path, bytes(content)), chains)
-        assert scanned.status == "damaged"
-        assert bytes_of(tmp_path / "a.tar", scanned) == [
-            (name.encode(), body) for name, body in members if name != "m05.flac"
-        ]
-
-
-@pytest.mark.parametrize("size", [(1 << 63) - 1, (1 << 88) - 1])
-def test_a_size_no_file_can_have_is_damage(tmp_path, size):
-    header = bytearray(info_of("huge.flac").tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = b"\x80" + size.to_bytes(11, "big")
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    path = save(tmp_path, tar_of(("a", b"a"))[:1024] + bytes(header) + tar_of(("b", b"b")))
-    scanned = check_names(path, [b"a", b"b"])
-    assert scanned.status == "damaged" and "no file can have" in scanned.reason
-
-
-def test_damage_in_tars_without_magic(tmp_path):
-    blocks = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
-    blocks[4] = b"\xee" + blocks[4][1:]
-    path = save(tmp_path, b"".join(blocks) + END)
-    scanned = check_equal(path)
-    assert scanned.status == "damaged" and len(scanned.names) == 8
 
 
 @pytest.mark.parametrize(
@@ -631,11 +583,10 @@ def test_missing_unreadable_folders_and_fifos(tmp_path):
 
 def test_tars_inside_a_tar_do_not_leak_members(tmp_path):
     inner, _ = many(120, 300)
-    path = save(
-        tmp_path, tar_of(("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("again.tar", inner), ("c", b"c"))
-    )
-    scanned = check_equal(path)
-    assert scanned.names == [b"a", b"inner.tar", b"b", b"again.tar", b"c"] and scanned.status == "ok"
+    members = [("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("again.tar", inner), ("c", b"c")]
+    scanned = check_equal(save(tmp_path, tar_of(*members)))
+    assert [name.decode() for name in scanned.names] == [name for name, _ in members]
+    assert scanned.status == "ok"
 
 
 def test_a_chain_that_starts_after_a_long_name_header_does_not_lose_the_name(tmp_path):
@@ -645,11 +596,6 @@ def test_a_chain_that_starts_after_a_long_name_header_does_not_lose_the_name(tmp
 
 
 # How much is read.
-
-
-def reads_of(path: Path, chains: int) -> tuple[TarScan, float]:
-    scanned = scan(path, chains)
-    return scanned, scanned.bytes_read / 4096 / max(len(scanned.names), 1)
 
 
 @pytest.mark.parametrize("chains", [1, 32])
@@ -664,9 +610,9 @@ def test_at_most_a_page_and_a_tenth_is_read_for_each_member(tmp_path, monkeypatc
             handle.write(header(b"m%06d" % i, length))
             handle.seek((length + 511) // 512 * 512, 1)
         handle.write(END)
-    scanned, pages = reads_of(path, chains)
+    scanned = scan(path, chains)
     assert len(scanned.names) == 3000 and scanned.status == "ok"
-    assert pages <= 1.1
+    assert scanned.bytes_read <= 1.1 * 4096 * 3000
     # The chains read what they found once: few headers are read again after the landing check.
     assert scanned.reads <= 1.1 * 3000
 

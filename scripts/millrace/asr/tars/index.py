@@ -135,8 +135,8 @@ class TarIndex:
     def members(self, tar_path: str | os.PathLike) -> pa.Table:
         """All members of a tar in its order; none if its record says that it failed.
 
-        name (raw bytes without a `./` prefix), int64 offset and size in bytes, -1 and 0 if there is nothing to
-        read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
+        name (raw bytes without a `./` prefix), int64 offset and size in bytes, -1 and 0 if there is nothing
+        to read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
         """
         record = self.record(tar_path)
         low, high = record.first_row, record.first_row + record.members
