@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from millrace.asr.buckets import join, samples
+from millrace.asr.buckets import samples
 from millrace.asr.buckets.edges import EdgePolicy, GivenEdges
 from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, write_tars
 from millrace.asr.buckets.histogram import DurationHistogram, bucket_of
@@ -133,13 +133,13 @@ class _Build:
         rejects = RejectFile(self.output_dir / "rejects.jsonl", self.tars, self.details, spills / "rejects")
         with ThreadPoolExecutor(choices.threads) as pool:
             waiting = [self._spill(manifest, spills, rejects, pool) for manifest in self.manifests]
-            addresses = self._opened(spills / "members.rows")
-            if self.index and self.indexed:
-                numbers = np.array([self.number[tar] for tar in self.indexed], dtype=np.int32)
-                join.spill_members(
-                    self.index, self.indexed, numbers, self.tar_hashes, self.seed_key, addresses
-                )
-            splits = [_spilled(split, tasks) for split, tasks in waiting]
+            addresses = self._spill_members(spills / "members.rows")
+            for split, tasks in waiting:
+                for rows, rejected, lengths in (task.result() for task in tasks):
+                    split.ledger.rows_in += rows
+                    split.ledger.rejected.update(rejected)
+                    split.histogram.counts += lengths
+        splits = [split for split, _ in waiting]
         trains = [split.histogram for split in splits if split.name == TRAIN]
         edges = choices.edges.edges(trains[0] if trains else DurationHistogram(choices.edges.last_edge))
         files = BucketFiles(self.output_dir, edges, self.tars, choices.row_group, choices.seed)
@@ -204,6 +204,20 @@ class _Build:
             return table, {}
         return table.filter(pa.array(problem == 0)), part.add(table, problem)
 
+    def _spill_members(self, path: Path) -> RowSpill:
+        """The addresses of all members of the indexed tars, parted by the same key as the rows."""
+        spill, numbers = (
+            self._opened(path),
+            np.array([self.number[tar] for tar in self.indexed], dtype=np.int32),
+        )
+        for members in self.index.members(self.indexed) if self.indexed else ():
+            tar = numbers[members["tar"].to_numpy()]
+            ids = samples.sample_ids(self.tar_hashes[tar], mc.bare_names(members["name"]))
+            keys = row_keys(ids, self.seed_key)
+            columns = {"key": keys, "tar": tar, "offset": members["offset"], "size": members["size"]}
+            spill.add(pa.table(columns), keys)
+        return spill
+
     # second pass: part by part in the order of the keys
 
     def _write(
@@ -223,7 +237,7 @@ class _Build:
                 if table is None:
                     continue
                 tables, keys = self._ordered(split, table, addresses, number, part, files.edges)
-                # Kept by over_max; where these are many, durations are in another unit.
+                # over_max keeps them; if these are many, durations are in another unit.
                 longer = int((tables[-1].column("duration_s").to_numpy() > files.edges[-1]).sum())
                 split.ledger.warnings.update({"longer_than_last_edge": longer} if longer else {})
                 for name, theirs in other_keys.items():
@@ -293,16 +307,6 @@ def _file_state(tar: str) -> tuple[int, int] | str:
         return stat.st_size, stat.st_mtime_ns
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         return getattr(error, "strerror", None) or str(error)
-
-
-def _spilled(split: _Split, tasks: Sequence[Future]) -> _Split:
-    """Wait for the tasks of a split and count what they did."""
-    for task in tasks:
-        rows, counts, lengths = task.result()
-        split.ledger.rows_in += rows
-        split.ledger.rejected.update(counts)
-        split.histogram.counts += lengths
-    return split
 
 
 def _check_train(splits: list[_Split], output_dir: Path) -> None:

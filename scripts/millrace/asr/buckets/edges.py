@@ -25,7 +25,7 @@ class EdgePolicy(Protocol):
 
     @property
     def last_edge(self) -> float:
-        """The upper edge of the last bucket, as far as it is known; the histogram of durations ends there."""
+        """The upper edge of the last bucket; the histogram of durations ends there."""
 
     def edges(self, histogram: DurationHistogram) -> tuple[float, ...]:
         """The edges for the durations of train."""

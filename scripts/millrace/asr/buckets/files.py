@@ -225,7 +225,7 @@ class RejectFile:
             return self.Part(self, split, files, self._parts[-1])
 
     def finish(self) -> None:
-        """Write the file, empty where no row was rejected."""
+        """Write the file, empty if no row was rejected."""
         with atomic.replacing(self.path) as partial, open(partial, "wb") as target:
             for part in self._parts:
                 if part.exists():

@@ -10,31 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from millrace.asr.buckets import samples
-from millrace.asr.buckets.spill import RowSpill
-from millrace.asr.manifests.columns import bare_names
 from millrace.asr.tars.index import TarIndex, TarRecord
 from millrace.asr.tars.paths import real_paths
 from millrace.common import hashing
 from millrace.common.errors import MillraceError
-
-_COLUMNS = ("key", "tar", "offset", "size")
-
-
-def spill_members(
-    index: TarIndices,
-    tars: Sequence[str],
-    numbers: np.ndarray,
-    tar_hashes: np.ndarray,
-    seed_key: np.uint64,
-    spill: RowSpill,
-) -> None:
-    """Part the members' addresses by the key of the rows. `numbers`: the build's number of each of `tars`."""
-    for members in index.members(tars):
-        tar = numbers[members["tar"].to_numpy()]
-        keys = row_keys(samples.sample_ids(tar_hashes[tar], bare_names(members["name"])), seed_key)
-        columns = {"key": keys, "tar": tar, "offset": members["offset"], "size": members["size"]}
-        spill.add(pa.table(columns), keys)
 
 
 def row_keys(ids: np.ndarray, seed_key: np.uint64) -> np.ndarray:
@@ -43,19 +22,18 @@ def row_keys(ids: np.ndarray, seed_key: np.uint64) -> np.ndarray:
 
 
 class Addresses:
-    """The addresses of one part's members."""
+    """The addresses of one part's members: a table of key, tar, offset, size, or None."""
 
     def __init__(self, table: pa.Table | None) -> None:
-        if table is None:
-            types = {name: pa.uint64() if name == "key" else pa.int64() for name in _COLUMNS}
-            table = pa.table({name: pa.array([], kind) for name, kind in types.items()})
-        columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        order = np.argsort(columns["key"])
-        self.key = columns["key"][order]
+        none = np.zeros(0, dtype=np.int64)
+        names = ("key", "tar", "offset", "size")
+        key, *columns = (none if table is None else table[name].to_numpy() for name in names)
+        order = np.argsort(key)
+        self.key = key[order]
         if (self.key[1:] == self.key[:-1]).any():
             # A member that is twice in its tar: a stable order, so the tar's.
-            order = np.lexsort((columns["tar"], columns["key"]))
-        self.tar, self.offset, self.size = (columns[name][order] for name in ("tar", "offset", "size"))
+            order = np.lexsort((columns[0], key))
+        self.tar, self.offset, self.size = (column[order] for column in columns)
 
     def find(self, keys: np.ndarray, tars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int64 offset and size of every (key, tar); of several members of one name the last in the tar.

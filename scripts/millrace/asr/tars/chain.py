@@ -19,7 +19,7 @@ PAGE = 4096
 MAX_WINDOW = 16 * PAGE  # dense tars (members below a page) are read in windows of up to this many bytes
 SEARCH_SHARE = 0.05  # of the pages of all headers: what finding the starts of chains may cost
 MEMBERS_PER_CHAIN = 8  # at least, or a chain is not worth its start
-# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap also where a
+# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap even if a
 # file system ignores announcements. Both are tried for so many rounds, and the faster goes on.
 CHAIN_THREADS = 1, 8
 _TRIED_ROUNDS = 8
@@ -58,7 +58,7 @@ class HeaderFile:
         self._advise(offset, size, "POSIX_FADV_WILLNEED")
 
     def cached(self, offset: int) -> bool:
-        """Whether the byte at `offset` can be read without waiting; False where the system cannot tell."""
+        """Whether the byte at `offset` can be read without waiting; False if unknown."""
         try:
             return os.preadv(self.fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
         except (OSError, AttributeError):
@@ -82,7 +82,7 @@ class Chain:
     """The members from one header to the next, until `limit` (a group's offset) or an odd place.
 
     `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to (kind,
-    link) where the member is no plain file. Afterwards `position` is where the next group should be, and
+    link) if the member is no plain file. Afterwards `position` is where the next group should be, and
     `stop` what stood there (None: nothing odd, the limit was reached; also at the exact end of the file). A
     chain runs in one thread and has its own counts of reads.
     """
@@ -144,7 +144,7 @@ class Chain:
                     break
             name, digits, end, check, typeflag, magic, prefix = unpack(window, at)
             # The common header in few instructions; whatever is not quite like it is left to read_group. The
-            # low half of adler32 is 1 + the sum of the bytes (where that is below 65521).
+            # low half of adler32 is 1 + the sum of the bytes (if that is below 65521).
             octal = check[:6]
             if (
                 typeflag == b"0"

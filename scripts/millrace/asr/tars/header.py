@@ -71,7 +71,7 @@ class _Extended:
 
 
 def number(raw: bytes) -> int | None:
-    """A numeric field: octal, or base-256 where its first bit is set. None where it is neither."""
+    """A numeric field: octal, or base-256 if its first bit is set. None if it is neither."""
     digits = raw.rstrip(b"\0 ")
     if digits.isdigit():
         return int(digits, 8) if not digits.translate(None, b"01234567") else None

@@ -30,7 +30,7 @@ _REJECTS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarPartition:
-    """`id` and the paths of the tars; `expected` holds (size, mtime_ns) where the partition file says it."""
+    """`id` and the paths of the tars; `expected` holds (size, mtime_ns) if the partition file says it."""
 
     id: str
     tars: list[str]

@@ -38,7 +38,7 @@ PARTIAL = ("damaged", "truncated")
 
 FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
-_HEADLESS_SEARCH = 1 << 24  # bytes searched for a header where the file does not begin with one
+_HEADLESS_SEARCH = 1 << 24  # bytes searched for a header if the file does not begin with one
 _CHUNK = 1 << 18
 _MAX_NOTES = 12  # of the reason: a tar may be damaged in thousands of places
 _ZEROS = bytes(_CHUNK)
@@ -63,7 +63,7 @@ _COUNTED = {
 class TarScan:
     """The members of a tar. The arrays are parallel and in the order of the tar, one row per member.
 
-    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 where the
+    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 if the
     member has no bytes to read, and those of the target for a link; `kinds` (uint8) says what it is
     (header.FILE ...); `recovered` (bool) marks what lies after damage. `status` is one word, `reason` what a
     person should know.
@@ -172,7 +172,7 @@ class _Assembly:
         self._finish()
 
     def _walk(self, chains: int) -> list[Chain]:
-        """Walk from the beginning; where the tar is not in the page cache, go on with more chains at once."""
+        """Walk from the beginning; if the tar is not in the page cache, go on with more chains at once."""
         source = self.source
         first = Chain(source, 0, source.total, {})
         steps, cold = first.steps(), False
@@ -260,7 +260,7 @@ class _Assembly:
         return self.source.pread(BLOCK, 0)
 
     def _after_zeros(self, position: int) -> int | None:
-        """The first block after `position` which is not all zeros; None where only zeros follow."""
+        """The first block after `position` which is not all zeros; None if only zeros follow."""
         size = 4096
         while position < self.source.total:
             window = self.source.pread(size, position)
