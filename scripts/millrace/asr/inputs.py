@@ -75,8 +75,8 @@ class AsrInputs:
         """The flags that decide on the edges of the buckets."""
         edges = self.section["edges"]
         edges = edges if isinstance(edges, str) else " ".join(f"{edge:g}" for edge in edges)
-        found_by = self._edge_policy.as_dict() or {}
-        return " ".join([f"--edges {edges}", *(f"--{k.replace('_', '-')} {v}" for k, v in found_by.items())])
+        policy = self._edge_policy.as_dict() or {}
+        return " ".join([f"--edges {edges}", *(f"--{k.replace('_', '-')} {v}" for k, v in policy.items())])
 
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""

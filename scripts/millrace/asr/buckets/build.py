@@ -246,6 +246,7 @@ class _Build:
                 if split.name != TRAIN:
                     split.keys.append(keys)
                 split.ledger.rows_out += len(keys)
+                # One part is written while the next is put in order.
                 if pending:
                     pending.result()
                 pending = writer.submit(files.write, split.name, tables)

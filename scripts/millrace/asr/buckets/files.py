@@ -140,13 +140,8 @@ class BucketFiles:
         microseconds = sum(writer.microseconds for writer in writers)
         buckets = []
         for bucket, writer, low, high in zip(self.ids, writers, self.edges, self.edges[1:], strict=False):
-            facts = {
-                "bucket_id": bucket,
-                "range": f"{low}-{high}s",
-                "low_seconds": low,
-                "high_seconds": high,
-                **writer.facts(),
-            }
+            facts = {"bucket_id": bucket, "range": f"{low}-{high}s", "low_seconds": low, "high_seconds": high}
+            facts |= writer.facts()
             facts["pct_samples"] = 100 * writer.rows / samples if samples else 0.0
             facts["pct_hours"] = 100 * writer.microseconds / microseconds if microseconds else 0.0
             facts["path"] = writer.path.relative_to(self.folder).as_posix()

@@ -117,7 +117,10 @@ def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
-    """A table of tar, tar_member_name, transcript, language, duration_s, row, problem out of raw columns."""
+    """A table of tar, tar_member_name, transcript, language, duration_s, row, problem.
+
+    `columns` are the first five: `tar` numbers (-1: none), TEXT, and durations of any type.
+    """
     members, language = bare_names(columns["tar_member_name"]), columns["language"]
     note(problem, columns["tar"] < 0, "no_tar_path")
     note(problem, pc.fill_null(pc.equal(members, ""), True).to_numpy(zero_copy_only=False), "no_member_name")
@@ -126,17 +129,8 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
     blank = _blank(language)
     if blank.sum() > language.null_count:
         language = pc.if_else(pa.array(blank), None, language)
-    return pa.table(
-        {
-            "tar": columns["tar"],
-            "tar_member_name": members,
-            "transcript": columns["transcript"],
-            "language": language,
-            "duration_s": durations,
-            "row": row,
-            "problem": problem,
-        }
-    )
+    values = {"tar_member_name": members, "language": language, "duration_s": durations}
+    return pa.table({**columns, **values, "row": row, "problem": problem})
 
 
 def _blank(texts: pa.Array) -> np.ndarray:

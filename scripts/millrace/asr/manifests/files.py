@@ -68,6 +68,7 @@ def find(folder: str | os.PathLike) -> dict[str, list[str]]:
     for split in SPLITS:
         for weak, suffixes in enumerate(SUFFIXES):
             whole = {split + suffix for suffix in suffixes}
+            # Ways to give the split: one plain file, pieces beside each other, or all files of a folder.
             plain = (name for name in names if name in whole)
             ways = [[name] for name in plain if not os.path.isdir(os.path.join(folder, name))]
             numbered = bool(weak or ways)

@@ -39,6 +39,7 @@ class Reader(Manifest):
             groups: list[int] = []
             first = end = 0
             for group in range(parquet.metadata.num_row_groups):
+                # Count rows and collect their tars; damage shows here, before anything is built.
                 for batch in _batches(parquet, (group,), names, _SCAN_ROWS):
                     rows = self.own_rows(batch)
                     batch = batch if rows is None else batch.filter(rows)
@@ -48,6 +49,7 @@ class Reader(Manifest):
                     tars.update(
                         self.resolved(tar) for tar in pc.unique(mc.text(paths)).to_pylist() if tar is not None
                     )
+                # Join row groups into ranges of at most `piece_rows`, or of one larger group.
                 size = parquet.metadata.row_group(group).num_rows
                 if groups and end + size - first > self.piece_rows:
                     self.ranges.append(RowRange(file, first, tuple(groups)))

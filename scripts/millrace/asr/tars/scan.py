@@ -158,6 +158,7 @@ class _Assembly:
             # The landing check: a chain counts only from a header that the walk from the beginning lands on.
             while waiting and (not waiting[0].starts or waiting[0].starts[-1] < position):
                 waiting.pop(0)
+            # No chain has it: walk on from here, to where the next chain begins.
             row = waiting[0].row_of(position) if waiting else None
             if row is not None:
                 walk = waiting.pop(0)
@@ -212,6 +213,7 @@ class _Assembly:
             return None
         position = stop.offset
         if isinstance(stop, ZeroBlock):
+            # The end of the archive; or another archive follows, or a header was zeroed.
             after = self._after_zeros(position)
             if after is None:
                 return None
@@ -231,6 +233,7 @@ class _Assembly:
                     remedy = "unpack it, only a plain tar can be read by address"
                     self._note("compressed", f"compressed with {kind}: {remedy}")
                     return None
+            # Damage: go on behind the body if that can be known, else search for the next header.
             header = self._after_damage(position)
             if header is None:
                 header = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
