@@ -183,6 +183,13 @@ def test_partition_files(tmp_path, corpus, capsys):
     assert TarIndex.open(output).tars == {} and report["tars"] == []
 
 
+@pytest.mark.parametrize("flag", ["--tars", "--manifest-dir"])
+def test_a_removed_flag_is_named_with_what_took_its_place(flag, capsys):
+    with pytest.raises(SystemExit):
+        build_tar_indices.main([flag, "a.tar", "--output", "x", "--report", "y"])
+    assert f"{flag} was removed" in capsys.readouterr().err
+
+
 def test_the_help_says_how_a_partition_file_looks():
     shown = build_tar_indices.make_parser().format_help()
     assert '{"id": "a-name", "tars": [{"path": "a.tar"}' in shown and "results/asr/partitions" in shown

@@ -18,9 +18,19 @@ from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
 
 
+class _Removed(argparse.Action):
+    """A flag of earlier versions: the error names what took its place."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, option: str = "") -> None:
+        parser.error(
+            f"{option} was removed: write the tars into a partition file (see --help), give --partition"
+        )
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--partition", required=True, help="JSON file with id and tars of the partition")
+    parser.add_argument("--tars", "--manifest-dir", nargs="+", action=_Removed, help=argparse.SUPPRESS)
     parser.add_argument("--output", required=True, help="index (parquet) to write")
     report = "report (JSON) to write: every tar with status and reason"
     parser.add_argument("--report", required=True, help=report)

@@ -53,7 +53,7 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
         raise MillraceError(
             f"not a partition of tars ({type(error).__name__}: {error})",
             where=os.fspath(path),
-            remedy="It is written when the workflow is parsed: delete it and run snakemake again",
+            remedy="The workflow's: delete it and run snakemake again; your own: build_tar_indices --help",
         ) from None
 
 
