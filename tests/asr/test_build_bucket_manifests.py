@@ -78,9 +78,7 @@ def test_relative_tars_start_at_the_root(tmp_path: Path, capfd: pytest.CaptureFi
     assert "no train row is left of 20: {'tar_not_indexed': 20}" in seen and "Traceback" not in seen
 
 
-def test_indices_of_partitions_that_are_no_more_are_removed(
-    tmp_path: Path, capfd: pytest.CaptureFixture
-) -> None:
+def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, capfd) -> None:
     rows, index = corpus(tmp_path, tars=2, members=10)
     folder = tmp_path / "tar_index"
     folder.mkdir()
@@ -118,13 +116,7 @@ def test_the_speech_lanes_shards(tmp_path: Path, capfd: pytest.CaptureFixture) -
         (["--train", "a.parquet", "--tar-index", "no.index"], "no tar index there"),
     ],
 )
-def test_errors_are_one_line(
-    tmp_path: Path,
-    arguments: list[str],
-    message: str,
-    capfd: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_errors_are_one_line(tmp_path: Path, arguments: list[str], message: str, capfd, monkeypatch) -> None:
     rows, _ = corpus(tmp_path, tars=1, members=2)
     write_manifest(tmp_path / "a.parquet", rows)
     monkeypatch.chdir(tmp_path)

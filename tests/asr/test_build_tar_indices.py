@@ -20,13 +20,14 @@ from millrace.asr.tars.scan import scan
 from millrace.common.errors import MillraceError
 
 RNG = np.random.default_rng(3)
+KEYS = ["a.flac", "a.json", ".a.flac", "./b.flac", "b.flac", "naïve/日.wav", "x\udcff"]
 
 
 def body_of(name: str, size: int) -> bytes:
     return (hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest() * (size // 32 + 1))[:size]
 
 
-def write_tar(path: Path, names: list[str], size: int = 2000, start: int = 0) -> Path:
+def write_tar(path: Path, names: list[str], size: int = 2000) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT, encoding="utf-8") as tar:
         for number, name in enumerate(names):
@@ -42,10 +43,7 @@ def corpus(tmp_path) -> dict[str, Path]:
     """Tars that are right and tars that are not."""
     tars = {
         "good": write_tar(tmp_path / "in/good.tar", [f"./clip_{i:04d}.flac" for i in range(300)]),
-        "keys": write_tar(
-            tmp_path / "in/keys.tar",
-            ["a.flac", "a.json", ".a.flac", "./b.flac", "b.flac", "naïve/日.wav", "x\udcff"],
-        ),
+        "keys": write_tar(tmp_path / "in/keys.tar", KEYS),
         "damaged": write_tar(tmp_path / "in/damaged.tar", [f"d{i}" for i in range(20)]),
         "cut": write_tar(tmp_path / "in/cut.tar", [f"c{i}" for i in range(20)]),
         "empty": write_tar(tmp_path / "in/empty.tar", []),
@@ -86,11 +84,8 @@ def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, 
         "missing": "missing", "text": "not_a_tar", "zero": "zero_length",
     }  # fmt: skip
     tars, ledger = report["ledgers"]
-    assert (tars["rows_in"], tars["rows_out"], tars["rejected"]) == (
-        8,
-        5,
-        {"missing": 1, "not_a_tar": 1, "zero_length": 1},
-    )
+    assert (tars["rows_in"], tars["rows_out"]) == (8, 5)
+    assert tars["rejected"] == {"missing": 1, "not_a_tar": 1, "zero_length": 1}
     assert ledger["rejected"] == {"cut": 1} and ledger["rows_out"] == 300 + 7 + 19 + 15
     log = capsys.readouterr().err
     assert all(str(corpus[name]) in log for name in ("damaged", "cut", "missing", "text", "zero"))
@@ -136,21 +131,18 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
 
 
 def test_many_small_tars_share_row_groups(tmp_path):
-    tars = {
-        str(n): write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n % 5)], 20) for n in range(60)
-    }
-    output, _ = run(tmp_path, tars.values())
+    tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n % 5)], 20) for n in range(60)]
+    output, _ = run(tmp_path, tars)
     assert pq.ParquetFile(output).num_row_groups == 1
     with TarIndex.open(output) as index:
         for n in (59, 0, 31, 7):
-            assert text(index.members(tars[str(n)])) == [f"{n}-{i}" for i in range(n % 5)]
+            assert text(index.members(tars[n])) == [f"{n}-{i}" for i in range(n % 5)]
 
 
 def test_tars_larger_than_a_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr("millrace.asr.tars.index.ROW_GROUP", 10)
-    tars = [
-        write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n)], 20) for n in (4, 25, 0, 3, 12, 1)
-    ]
+    counts = (4, 25, 0, 3, 12, 1)
+    tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n)], 20) for n in counts]
     records = write_index(tmp_path / "i.parquet", [scan(tar) for tar in tars])
     assert [record.first_row for record in records] == [0, 4, 29, 29, 32, 44]
     with TarIndex.open(tmp_path / "i.parquet") as index:

@@ -84,10 +84,8 @@ def test_histogram_steps_agree_with_auto_edges() -> None:
     histogram.add(values)
     assert histogram.counts[0] == 0 and (histogram.counts[1:] == 1).all()
     edges = histogram.least_padding(12)
-    expected = [
-        histogram.counts[round(low * 100) : round(high * 100)].sum()
-        for low, high in itertools.pairwise(edges)
-    ]
+    steps = itertools.pairwise(round(edge * 100) for edge in edges)
+    expected = [histogram.counts[low:high].sum() for low, high in steps]
     assert np.bincount(bucket_of(values, edges), minlength=12).tolist() == expected
 
 
