@@ -75,8 +75,10 @@ class AsrInputs:
         """The flags that decide on the edges of the buckets."""
         edges = self.section["edges"]
         edges = edges if isinstance(edges, str) else " ".join(f"{edge:g}" for edge in edges)
-        policy = self._edge_policy.as_dict() or {}
-        return " ".join([f"--edges {edges}", *(f"--{k.replace('_', '-')} {v}" for k, v in policy.items())])
+        keys = [key for key in self._edge_policy.as_dict() or {} if key in self.section]
+        return " ".join(
+            [f"--edges {edges}", *(f"--{key.replace('_', '-')} {self.section[key]}" for key in keys)]
+        )
 
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""

@@ -31,7 +31,10 @@ class EdgePolicy(Protocol):
         """The edges for the durations of train."""
 
     def as_dict(self) -> dict[str, float] | None:
-        """What computed edges depend on, by the name of the config key; None if they are given."""
+        """What computed edges depend on; None if they are given.
+
+        Config keys with their values, which become flags; beside them anything that tells two policies apart.
+        """
 
 
 @dataclass(frozen=True)
