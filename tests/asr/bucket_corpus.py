@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.join import TarIndices
-from millrace.asr.manifests.manifest import manifests_of
+from millrace.asr.manifests.manifest import PIECE, manifests_of
 from millrace.asr.tars import scan as tar_index
 from millrace.asr.tars.index import write_index
 from millrace.common.ledger import Ledger
@@ -40,30 +40,19 @@ def index_of(tars: Sequence[Path], target: Path) -> Path:
 
 
 def corpus(folder: Path, tars: int = 4, members: int = 60, seed: int = 0) -> tuple[list[dict], Path]:
-    """Rows (shuffled) of tars all named alike in folders of their own, as in the seed; and their index."""
+    """Rows (shuffled) of tars all named alike in folders of their own, and their index."""
     rng = np.random.default_rng(seed)
     rows, paths = [], []
     for tar in range(tars):
-        names = [
-            f"clips/utt_{tar}_{number:04d}.flac" if number % 7 else f".hid{number}"
-            for number in range(members)
-        ]
+        numbers = range(members)
+        names = [f"clips/utt_{tar}_{n:04d}.flac" if n % 7 else f".hid{n}" for n in numbers]
         paths.append(write_tar(folder / f"shard_{tar:03d}" / "audio_16k.tar", names, dotted=tar % 2 == 0))
         for name in names:
-            seconds = float(
-                np.round(rng.choice([rng.uniform(0.2, 12), rng.uniform(12, 30)], p=[0.9, 0.1]), 3)
-            )
+            seconds = rng.choice([rng.uniform(0.2, 12), rng.uniform(12, 30)], p=[0.9, 0.1])
             written = "./" + name if rng.random() < 0.3 else name
-            text = f'text of {name} ü\n"quoted"'
-            rows.append(
-                dict(
-                    zip(
-                        COLUMNS,
-                        (str(paths[-1]), written, text, str(rng.choice(["en", "de"])), seconds),
-                        strict=True,
-                    )
-                )
-            )
+            text, language = f'text of {name} ü\n"quoted"', str(rng.choice(["en", "de"]))
+            row = (str(paths[-1]), written, text, language, float(np.round(seconds, 3)))
+            rows.append(dict(zip(COLUMNS, row, strict=True)))
     rng.shuffle(rows)
     return rows, index_of(paths, folder / "index.parquet")
 
@@ -78,21 +67,29 @@ def built_corpus(folder: Path) -> tuple[Path, list[dict], Path]:
     return folder, rows, index
 
 
-def write_manifest(path: Path, rows: Sequence[dict], **options: object) -> Path:
+def write_manifest(path: Path, rows: Sequence[dict] | pa.Table, **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(list(rows)), path, **options)
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
+    pq.write_table(table, path, **options)
     return path
 
 
 def build_from(
-    target: Path, index: Path | None, choices: BucketChoices | None = None, **splits: Path
+    target: Path,
+    index: Path,
+    choices: BucketChoices | None = None,
+    piece_rows: int = PIECE,
+    **splits: Path | Sequence[dict],
 ) -> dict[str, Ledger]:
-    manifests = [
-        m.scan()
-        for split, path in splits.items()
-        for m in manifests_of(split, [path], "", "audio_{shard_id}.tar")
-    ]
-    ledgers = build(manifests, TarIndices([index]) if index else None, target, choices or BucketChoices())
+    """Build buckets of one manifest a split, given as a file or as rows; the ledgers by split."""
+    manifests = []
+    for split, rows in splits.items():
+        name = target.parent / f"{target.name}_manifests" / f"{split}.parquet"
+        path = rows if isinstance(rows, Path) else write_manifest(name, rows)
+        (manifest,) = manifests_of(split, [path])
+        manifest.piece_rows = piece_rows
+        manifests.append(manifest.scan())
+    ledgers = build(manifests, TarIndices([index]), target, choices or BucketChoices())
     return {ledger.scope: ledger for ledger in ledgers}
 
 
@@ -108,11 +105,8 @@ def content(row: dict) -> bytes:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def rejects(folder: Path) -> list[dict]:
@@ -120,27 +114,24 @@ def rejects(folder: Path) -> list[dict]:
 
 
 def speech_index(folder: Path) -> Path:
-    shard = write_tar(
-        folder / "shards" / "de" / "train" / "de-train-00000.tar", [f"k{n}.flac" for n in range(12)]
-    )
-    found = tar_index.scan(str(shard))
-    rows: list[dict] = []
-    for n, (name, offset, size) in enumerate(
-        zip(found.names, found.offsets.tolist(), found.sizes.tolist(), strict=True)
-    ):
-        rows.append(
-            {
-                "key": f"k{n}",
-                "language": "de",
-                "split": ("train", "train", "validation", "test")[n % 4],
-                "shard": "de/train/de-train-00000.tar",
-                "member": name.decode(),
-                "offset": offset,
-                "size": size,
-                "duration_seconds": 1.0 + n,
-                "asr_transcript": f"asr {n}",
-                "human_transcript": f"human {n}" if n != 8 else "",
-            }
-        )
+    """The speech lane's index of one shard of 12 members, and of one that is missing."""
+    name = "de/train/de-train-00000.tar"
+    shard = write_tar(folder / "shards" / name, [f"k{n}.flac" for n in range(12)])
+    scan = tar_index.scan(str(shard))
+    rows = [
+        {
+            "key": f"k{n}",
+            "language": "de",
+            "split": ("train", "train", "validation", "test")[n % 4],
+            "shard": name,
+            "member": scan.names[n].decode(),
+            "offset": int(scan.offsets[n]),
+            "size": int(scan.sizes[n]),
+            "duration_seconds": 1.0 + n,
+            "asr_transcript": f"asr {n}",
+            "human_transcript": f"human {n}" if n != 8 else "",
+        }
+        for n in range(12)
+    ]
     rows.append({**rows[0], "shard": "gone.tar", "split": "train"})
     return write_manifest(folder / "shards" / "index.parquet", rows)

@@ -24,14 +24,8 @@ def run(capfd: pytest.CaptureFixture, *arguments: object) -> tuple[int, str]:
 
 def test_as_a_command(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=10)
-    arguments = [
-        "--train",
-        write_manifest(tmp_path / "t.parquet", rows),
-        "--tar-index",
-        index,
-        "--output",
-        tmp_path / "out/bucket_config.json",
-    ]
+    arguments = ["--train", write_manifest(tmp_path / "t.parquet", rows), "--tar-index", index]
+    arguments += ["--output", tmp_path / "out/bucket_config.json"]
     command = [sys.executable, "-m", "millrace.asr.build_bucket_manifests", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -43,20 +37,10 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, capfd: pytest.Ca
     rows, index = corpus(tmp_path, tars=3, members=40)
     (tmp_path / "indices").mkdir()
     index.rename(tmp_path / "indices" / "part-00000.parquet")
-    parts = [
-        write_manifest(tmp_path / f"train-{number}.parquet", rows[number::2][:50]) for number in range(2)
-    ]
+    parts = [write_manifest(tmp_path / f"train-{n}.parquet", rows[n::2][:50]) for n in range(2)]
     dev = write_manifest(tmp_path / "dev.parquet", [{**rows[-1], "transcript": " "}, rows[-2]])
-    common = [
-        "--train",
-        *parts,
-        "--dev",
-        dev,
-        "--tar-index",
-        tmp_path / "indices",
-        "--max-error-fraction",
-        "0.5",
-    ]
+    common = ["--train", *parts, "--dev", dev, "--tar-index", tmp_path / "indices"]
+    common += ["--max-error-fraction", "0.5"]
     code, seen = run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")
     assert code == 0, seen
     assert "train: 100 rows in, 100 out, 0 rejected" in seen
@@ -68,31 +52,19 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, capfd: pytest.Ca
     assert run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")[0] == 0
     assert files(tmp_path / "out") == first
 
-    code, seen = run(
-        capfd,
-        *common,
-        *(
-            "--output",
-            tmp_path / "auto/bucket_config.json",
-            "--edges",
-            "auto",
-            "--num-buckets",
-            3,
-            "--over-max",
-            "drop",
-        ),
-    )
+    auto = ["--edges", "auto", "--num-buckets", 3, "--over-max", "drop"]
+    code, seen = run(capfd, *common, *auto, "--output", tmp_path / "auto/bucket_config.json")
     assert code == 0, seen
-    edges = json.loads((tmp_path / "auto" / "bucket_config.json").read_text())["edges"]
+    config = json.loads((tmp_path / "auto" / "bucket_config.json").read_text())
+    assert config["auto"] == {"num_buckets": 3, "last_edge": 30.0}
+    edges = config["edges"]
     assert len(edges) == 4 and edges[0] == 0.0 and edges[-1] == 30.0
     assert {path.name for path in (tmp_path / "auto" / "train").iterdir()} == {
         f"b_{low:.10g}_{high:.10g}.parquet" for low, high in itertools.pairwise(edges)
     }
     assert run(capfd, *common, "--output", tmp_path / "own/bucket_config.json", "--edges", 0, 8, 20)[0] == 0
-    assert sorted(path.name for path in (tmp_path / "own" / "train").iterdir()) == [
-        "b_0_8.parquet",
-        "b_8_20.parquet",
-    ]
+    own = sorted(path.name for path in (tmp_path / "own" / "train").iterdir())
+    assert own == ["b_0_8.parquet", "b_8_20.parquet"]
 
 
 def test_relative_tars_start_at_the_root(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
@@ -106,9 +78,7 @@ def test_relative_tars_start_at_the_root(tmp_path: Path, capfd: pytest.CaptureFi
     assert "no train row is left of 20: {'tar_not_indexed': 20}" in seen and "Traceback" not in seen
 
 
-def test_indices_of_partitions_that_are_no_more_are_removed(
-    tmp_path: Path, capfd: pytest.CaptureFixture
-) -> None:
+def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, capfd) -> None:
     rows, index = corpus(tmp_path, tars=2, members=10)
     folder = tmp_path / "tar_index"
     folder.mkdir()
@@ -116,14 +86,8 @@ def test_indices_of_partitions_that_are_no_more_are_removed(
     stay = ["tars-00001.json", "tars-by-hand.parquet", "other.json"]
     for name in ["tars-00000.parquet", "tars-00000.json", *stay]:
         (folder / name).touch()
-    common = [
-        "--train",
-        write_manifest(tmp_path / "train.parquet", rows),
-        "--tar-index",
-        index,
-        "--sweep",
-        folder,
-    ]
+    train = write_manifest(tmp_path / "train.parquet", rows)
+    common = ["--train", train, "--tar-index", index, "--sweep", folder]
     code, seen = run(capfd, *common, "--output", tmp_path / "out/bucket_config.json")
     assert code == 0 and "tars-00000.parquet, of a partition that is no more" in seen
     assert sorted(path.name for path in folder.iterdir()) == sorted([index.name, *stay])
@@ -131,25 +95,12 @@ def test_indices_of_partitions_that_are_no_more_are_removed(
 
 def test_the_speech_lanes_shards(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     index = speech_index(tmp_path)
-    code, seen = run(
-        capfd,
-        "--manifests",
-        index,
-        "--tar-root",
-        index.parent,
-        "--output",
-        tmp_path / "out/bucket_config.json",
-        "--speech-transcript",
-        "asr",
-        "--max-error-fraction",
-        "0.5",
-    )
+    arguments = ["--manifests", index, "--tar-root", index.parent, "--speech-transcript", "asr"]
+    arguments += ["--max-error-fraction", "0.5", "--output", tmp_path / "out/bucket_config.json"]
+    code, seen = run(capfd, *arguments)
     assert code == 0, seen
-    assert {row["transcript"] for row in rows_of(tmp_path / "out" / "dev.parquet")} == {
-        "asr 2",
-        "asr 6",
-        "asr 10",
-    }
+    transcripts = {row["transcript"] for row in rows_of(tmp_path / "out" / "dev.parquet")}
+    assert transcripts == {"asr 2", "asr 6", "asr 10"}
 
 
 @pytest.mark.parametrize(
@@ -158,19 +109,14 @@ def test_the_speech_lanes_shards(tmp_path: Path, capfd: pytest.CaptureFixture) -
         ([], "no manifest was named"),
         (["--train", "absent.parquet"], "absent.parquet: the manifest is not there"),
         (["--manifests", "no/index.parquet"], "no/index.parquet: the manifest is not there"),
+        (["--manifests", "a/index.parquet", "b/index.parquet"], "and other manifests are mixed"),
         (["--manifests", "odd.parquet"], "odd.parquet: the name does not say which split this is"),
         (["--train", "a.parquet", "--edges", "3", "1"], "rising"),
         (["--train", "a.parquet", "--edges", "3", "x"], "rising"),
         (["--train", "a.parquet", "--tar-index", "no.index"], "no tar index there"),
     ],
 )
-def test_errors_are_one_line(
-    tmp_path: Path,
-    arguments: list[str],
-    message: str,
-    capfd: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_errors_are_one_line(tmp_path: Path, arguments: list[str], message: str, capfd, monkeypatch) -> None:
     rows, _ = corpus(tmp_path, tars=1, members=2)
     write_manifest(tmp_path / "a.parquet", rows)
     monkeypatch.chdir(tmp_path)

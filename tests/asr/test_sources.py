@@ -13,7 +13,7 @@ from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.sources import Sources, sync
-from tests.asr.bucket_corpus import write_manifest, write_tar
+from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 
 
 class Tars:
@@ -33,13 +33,7 @@ class Tars:
 
     def write(self, split: str, paths: list[Path]) -> None:
         rows = [
-            {
-                "tar_path": str(path),
-                "tar_member_name": f"a{k}.flac",
-                "transcript": "x",
-                "language": "en",
-                "duration_s": 4.0,
-            }
+            dict(zip(COLUMNS, (str(path), f"a{k}.flac", "x", "en", 4.0), strict=True))
             for path in paths
             for k in range(5)
         ]
@@ -206,18 +200,8 @@ def test_paths_without_links_are_those_of_the_library(tmp_path, monkeypatch):
     (tmp_path / "a/up").symlink_to("..")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "gone").symlink_to("nowhere/x")
-    paths = [
-        "a/b/x.tar",
-        "a/up/a/b/x.tar",
-        "loop/x",
-        "gone",
-        "gone/y",
-        "a/../a/up",
-        "/",
-        "//x/y",
-        "x",
-        str(tmp_path),
-    ]
+    paths = ["a/b/x.tar", "a/up/a/b/x.tar", "loop/x", "gone", "gone/y", "a/../a/up", "/", "//x/y", "x"]
+    paths.append(str(tmp_path))
     assert tars_paths.real_paths(paths) == {path: os.path.realpath(os.path.abspath(path)) for path in paths}
     assert tars_paths.real_paths(["s3://x/../y"]) == {"s3://x/../y": "s3://x/../y"}
 

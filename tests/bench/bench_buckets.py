@@ -143,9 +143,9 @@ def ours(folder: Path, target: Path) -> None:
     """The bucket build, joined with the index."""
     from millrace.asr.buckets import build as buckets
     from millrace.asr.buckets.join import TarIndices
-    from millrace.asr.manifests.manifest import Manifest
+    from millrace.asr.manifests.manifest import manifests_of
 
-    manifest = Manifest("train", "parquet", [folder / "train.parquet"]).scan()
+    manifest = manifests_of("train", [folder / "train.parquet"])[0].scan()
     index = TarIndices([folder / "tars.index.parquet"])
     (ledger,) = buckets.build([manifest], index, target, buckets.BucketChoices())
     assert ledger.rows_out == ledger.rows_in == manifest.rows, ledger

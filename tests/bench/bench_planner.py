@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from millrace.asr.buckets.edges import bucket_of
+from millrace.asr.buckets.histogram import bucket_of
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch, replan
 from tests.bench.bench_buckets import EDGES, seed_durations

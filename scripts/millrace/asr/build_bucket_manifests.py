@@ -11,75 +11,67 @@ import argparse
 from pathlib import Path
 
 from millrace.asr.buckets import build as buckets
-from millrace.asr.buckets import edges as bucket_edges
+from millrace.asr.buckets.edges import edge_policy
 from millrace.asr.buckets.join import TarIndices, index_files, sweep
-from millrace.asr.manifests.manifest import named_manifests, sorted_files
+from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    manifests = (
-        "train, dev and test manifests (.parquet or .jsonl), a folder of them, or the speech index.parquet"
+    add, files = parser.add_argument, {"type": Path, "nargs": "+", "default": []}
+    add(
+        "--manifests",
+        **files,
+        help="train, dev and test manifests, a folder of them, or the speech index.parquet",
     )
-    parser.add_argument("--manifests", type=Path, nargs="+", default=[], help=manifests)
     for split in ("train", "dev", "test"):
-        parser.add_argument(
-            f"--{split}", type=Path, nargs="+", default=[], help=f"{split} manifests of any name"
-        )
-    parser.add_argument(
-        "--tar-index", type=Path, nargs="*", default=[], help="tar indices, or folders of them"
+        add(f"--{split}", **files, help=f"{split} manifests of any name")
+    add("--tar-index", type=Path, nargs="*", default=[], help="tar indices, or folders of them")
+    add("--sweep", type=Path, help="folder of the workflow's indices: delete those not given as --tar-index")
+    add("--tar-root", default="", help="where relative tar paths start (default: the working folder)")
+    template = "JSONL: the tar of a row with shard_id only (default %(default)s)"
+    add("--tar-template", default=manifests.TAR_TEMPLATE, help=template)
+    add(
+        "--speech-transcript",
+        choices=["human", "asr"],
+        default="human",
+        help="to train on (default %(default)s)",
     )
-    parser.add_argument(
-        "--sweep", type=Path, help="folder of the workflow's indices: remove those no longer named"
+    add("--output", type=Path, required=True, help="bucket_config.json to write; the buckets lie beside it")
+    edges = "seconds, or `default` (0 3 5 7 10 15 20 30), or `auto`: those that pad least (default: default)"
+    add("--edges", nargs="+", default=["default"], help=edges)
+    add("--num-buckets", type=cli.positive_int, default=7, help="of --edges auto (default %(default)s)")
+    last_edge = "of --edges auto, in seconds (default %(default)s)"
+    add("--last-edge", type=cli.positive_float, default=30.0, help=last_edge)
+    over_max = "what is longer than the last edge (default %(default)s)"
+    add("--over-max", choices=["keep", "drop"], default="keep", help=over_max)
+    add("--seed", type=int, default=42, help="seed of the order inside a bucket (default %(default)s)")
+    errors = "share of rows in error that is allowed (default %(default)s)"
+    add("--max-error-fraction", type=float, default=0.1, help=errors)
+    add(
+        "--row-group", type=cli.positive_int, default=1 << 16, help="rows per row group (default %(default)s)"
     )
-    parser.add_argument("--tar-root", default="", help="where relative tar paths start (default: this one)")
-    parser.add_argument(
-        "--tar-template", default="audio_{shard_id}.tar", help="JSONL: the tar of a row with shard_id only"
-    )
-    parser.add_argument(
-        "--speech-transcript", choices=["human", "asr"], default="human", help="transcript to train on"
-    )
-    parser.add_argument(
-        "--output", type=Path, required=True, help="output: bucket_config.json; the buckets lie beside it"
-    )
-    parser.add_argument(
-        "--edges", nargs="+", default=["seed"], help="seconds, or seed (0 3 5 7 10 15 20 30), or auto"
-    )
-    parser.add_argument("--num-buckets", type=cli.positive_int, default=7, help="buckets of --edges auto")
-    parser.add_argument(
-        "--last-edge", type=cli.positive_float, default=30.0, help="last edge of --edges auto, in seconds"
-    )
-    parser.add_argument(
-        "--over-max", choices=["keep", "drop"], default="keep", help="what is longer than the last edge"
-    )
-    parser.add_argument("--seed", type=int, default=42, help="seed of the order inside a bucket")
-    parser.add_argument(
-        "--max-error-fraction", type=float, default=0.1, help="share of rows in error that is allowed"
-    )
-    parser.add_argument("--row-group", type=cli.positive_int, default=1 << 16, help="rows per row group")
-    parser.add_argument("--threads", type=cli.positive_int, default=2, help="(default 2)")
+    add("--threads", type=cli.positive_int, default=2, help="(default %(default)s)")
     return parser
 
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    named = sorted_files(args.manifests, {"train": args.train, "dev": args.dev, "test": args.test})
-    found = named_manifests(named, args.tar_root, args.tar_template, f"{args.speech_transcript}_transcript")
-    index = None if "speech" in named else TarIndices(index_files(args.tar_index))
-    edges = {"seed": bucket_edges.SEED_EDGES, "auto": None}.get(args.edges[0], args.edges)
+    named = {"train": args.train, "dev": args.dev, "test": args.test}
+    transcript = f"{args.speech_transcript}_transcript"
+    splits = manifests.scanned(args.manifests, named, args.tar_root, args.tar_template, transcript)
+    index = None if splits[0].has_offsets else TarIndices(index_files(args.tar_index))
     choices = buckets.BucketChoices(
-        edges=bucket_edges.checked_edges(edges) if edges else None,
-        auto=args.num_buckets,
-        last_edge=args.last_edge,
+        edges=edge_policy(args.edges, args.num_buckets, args.last_edge),
         keep_over_max=args.over_max == "keep",
         seed=args.seed,
         threads=args.threads,
         row_group=args.row_group,
     )
-    with cli.Progress(sum(manifest.rows for manifest in found), "rows", "manifests read") as progress:
-        ledgers = buckets.build(found, index, args.output.parent, choices, progress.advance)
+    with cli.Progress(sum(manifest.rows for manifest in splits), "rows", "manifests read") as progress:
+        ledgers = buckets.build(splits, index, args.output.parent, choices, progress.advance)
     for ledger in ledgers:
         cli.log.info("%s", ledger.line())
     buckets.check_errors(ledgers, args.max_error_fraction, args.output.parent)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import ranks
@@ -66,9 +68,11 @@ class AsrInputs:
     def edges(self, wildcards: Any = None) -> str:
         """The flags that decide on the edges of the buckets."""
         edges = self.section["edges"]
-        if edges == "auto":
-            return f"--edges auto --num-buckets {self.section['num_buckets']} --last-edge {self.section['last_edge']}"
-        return f"--edges {edges if isinstance(edges, str) else ' '.join(f'{edge:g}' for edge in edges)}"
+        edges = edges if isinstance(edges, str) else " ".join(f"{edge:g}" for edge in edges)
+        keys = [key for key in self._edge_policy.as_dict() or {} if key in self.section]
+        return " ".join(
+            [f"--edges {edges}", *(f"--{key.replace('_', '-')} {self.section[key]}" for key in keys)]
+        )
 
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""
@@ -77,27 +81,23 @@ class AsrInputs:
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
         """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not
         fit."""
-        edges = self.section["edges"]
-        if edges == "auto":
-            from millrace.asr.buckets.config import BucketConfig
-
-            names = BucketConfig.read(BUCKETS).ids
-        else:
-            from millrace.asr.buckets import edges as bucket_edges
-
-            names = bucket_edges.bucket_ids(bucket_edges.SEED_EDGES if edges == "seed" else edges)
+        edges = self._edge_policy.known_before_build
+        names = bucket_ids(edges) if edges else BucketConfig.read(BUCKETS).ids
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
+
+    @cached_property
+    def _edge_policy(self) -> EdgePolicy:
+        return edge_policy(*(self.section[name] for name in ("edges", "num_buckets", "last_edge")))
 
     @cached_property
     def _nameless(self) -> bool:
         """Whether the buckets have no names yet: those of `edges: auto` are found when they are built."""
-        if self.section["edges"] != "auto":
+        if self._edge_policy.known_before_build:
             return False
         try:
-            found = jsonl.read(BUCKETS)["auto"]
+            return jsonl.read(BUCKETS)["auto"] != self._edge_policy.as_dict()
         except (FileNotFoundError, KeyError):
             return True
-        return found != {name: self.section[name] for name in ("num_buckets", "last_edge")}
 
     def pending_note(self) -> str:
         """What of the promises can't be shown yet, and how to get there."""

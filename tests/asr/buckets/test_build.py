@@ -17,11 +17,10 @@ import pytest
 
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.build import BucketChoices, build
-from millrace.asr.buckets.edges import SEED_EDGES, bucket_ids, bucket_of
-from millrace.asr.buckets.files import read_durations
+from millrace.asr.buckets.edges import DEFAULT_EDGES, AutoEdges, GivenEdges, bucket_ids
+from millrace.asr.buckets.histogram import bucket_of
 from millrace.asr.buckets.join import TarIndices
 from millrace.asr.loading.row_table import RowTable
-from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.manifests.manifest import manifests_of
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
@@ -47,19 +46,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict], P
 
 def test_every_row_is_in_its_bucket_with_its_address(built: tuple[Path, list[dict], Path]) -> None:
     folder, rows, _ = built
-    found = {}
-    for number, bucket in enumerate(bucket_ids(SEED_EDGES)):
+    by_member = {}
+    for number, bucket in enumerate(bucket_ids(DEFAULT_EDGES)):
         for row in rows_of(folder / "out" / "train" / f"{bucket}.parquet"):
-            assert bucket_of(np.array([row["duration_s"]]), SEED_EDGES)[0] == number
+            assert bucket_of(np.array([row["duration_s"]]), DEFAULT_EDGES)[0] == number
             tar = Path(row["tar_path"])
             body = content(row).decode()
             assert body.startswith(f"{tar.parent.name}/{tar.name}:{row['tar_member_name']}:")
-            found[row["tar_path"], row["tar_member_name"]] = row
-    assert len(found) == len(rows)
+            by_member[row["tar_path"], row["tar_member_name"]] = row
+    assert len(by_member) == len(rows)
     for row in rows:
-        other = found[row["tar_path"], row["tar_member_name"].removeprefix("./")]
+        other = by_member[row["tar_path"], row["tar_member_name"].removeprefix("./")]
         assert all(other[name] == row[name] for name in ("transcript", "language", "duration_s"))
-    assert len({row["sample_id"] for row in found.values()}) == len(rows)
+    assert len({row["sample_id"] for row in by_member.values()}) == len(rows)
 
 
 def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
@@ -72,7 +71,7 @@ def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
     assert sum(bucket["pct_samples"] for bucket in config["buckets"]) == pytest.approx(100)
     assert sum(bucket["pct_hours"] for bucket in config["buckets"]) == pytest.approx(100)
     for number, bucket in enumerate(config["buckets"]):
-        mine = [s for s in seconds if bucket_of(np.array([s]), SEED_EDGES)[0] == number]
+        mine = [s for s in seconds if bucket_of(np.array([s]), DEFAULT_EDGES)[0] == number]
         assert bucket["samples"] == len(mine)
         assert bucket["hours"] == pytest.approx(sum(mine) / 3600)
         assert bucket["pct_hours"] == pytest.approx(100 * sum(mine) / sum(seconds))
@@ -88,9 +87,8 @@ def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
 
 def test_a_plan_of_the_buckets_sees_every_row_of_the_table(built: tuple[Path, list[dict], Path]) -> None:
     folder, rows, _ = built
-    durations = read_durations(folder / "out")
-    plan = plan_epoch(durations, BatchBudget(60.0), 0, 0, 2)
     table = RowTable.open(folder / "out", folder / "cache")
+    plan = plan_epoch(table.durations(), BatchBudget(60.0), 0, 0, 2)
     seen = Counter()
     for step in range(len(plan)):
         for rank in range(2):
@@ -98,49 +96,32 @@ def test_a_plan_of_the_buckets_sees_every_row_of_the_table(built: tuple[Path, li
             assert len(batch) * max(row.duration_s for row in batch) <= 60.0
             seen.update(row.sample_id for row in batch)
     assert len(seen) == len(rows) and set(seen.values()) == {1}
-    with pytest.raises(MillraceError, match="no whole buckets"):
-        read_durations(folder)
 
 
-def test_same_bytes_for_any_order_pieces_threads_and_parts(
-    built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_bytes_for_any_order_pieces_threads_and_parts(built, tmp_path: Path) -> None:
     folder, rows, index = built
     expected = files(folder / "out")
     shuffled = list(rows)
     np.random.default_rng(5).shuffle(shuffled)
-    write_manifest(tmp_path / "train.parquet", shuffled, row_group_size=17)
-    monkeypatch.setattr(asr_manifest, "PIECE", 40)
+    train = write_manifest(tmp_path / "train.parquet", shuffled, row_group_size=17)
     for threads, parts in ((1, 1), (2, 8), (2, 32)):
-        build_from(
-            tmp_path / "out",
-            index,
-            BucketChoices(threads=threads, parts=parts),
-            train=tmp_path / "train.parquet",
-        )
+        choices = BucketChoices(threads=threads, parts=parts)
+        build_from(tmp_path / "out", index, choices, piece_rows=40, train=train)
         assert files(tmp_path / "out") == expected
 
 
 def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path: Path) -> None:
     folder, rows, _ = built
     shutil.copytree(folder, tmp_path / "moved" / "deeper")
-    moved = [
-        {**row, "tar_path": row["tar_path"].replace(str(folder), str(tmp_path / "moved" / "deeper"))}
-        for row in rows
-    ]
-    tars = sorted({Path(row["tar_path"]) for row in moved})
-    index = index_of(tars, tmp_path / "index.parquet")
-    write_manifest(tmp_path / "train.parquet", moved)
-    build_from(tmp_path / "out", index, train=tmp_path / "train.parquet")
-    build_from(tmp_path / "seeded", index, BucketChoices(seed=43), train=tmp_path / "train.parquet")
+    place = str(tmp_path / "moved" / "deeper")
+    moved = [{**row, "tar_path": row["tar_path"].replace(str(folder), place)} for row in rows]
+    index = index_of(sorted({Path(row["tar_path"]) for row in moved}), tmp_path / "index.parquet")
+    build_from(tmp_path / "out", index, train=moved)
+    build_from(tmp_path / "seeded", index, BucketChoices(seed=43), train=moved)
     for bucket in ("b_3_5", "b_7_10"):
-        names = [
-            [
-                (row["sample_id"], row["tar_member_name"])
-                for row in rows_of(out / "train" / f"{bucket}.parquet")
-            ]
-            for out in (folder / "out", tmp_path / "out", tmp_path / "seeded")
-        ]
+        outs = (folder / "out", tmp_path / "out", tmp_path / "seeded")
+        tables = [rows_of(out / "train" / f"{bucket}.parquet") for out in outs]
+        names = [[(row["sample_id"], row["tar_member_name"]) for row in table] for table in tables]
         assert names[0] == names[1]
         assert names[0] != names[2] and sorted(names[0]) == sorted(names[2])
         # Tars are mixed: neighbours in a bucket mostly come from different tars.
@@ -181,37 +162,24 @@ def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> No
         manifest.write_text("".join(json.dumps(row) + "\n" for row in bad + good))
     (ledger,) = build_from(tmp_path / "out", index, train=manifest).values()
     listed = {(row["row"] - (kind == "jsonl")): row for row in rejects(tmp_path / "out")}
-    assert {at: row["reason"] for at, row in listed.items()} == {
-        at: reason for at, (_, reason) in enumerate(DEFECTS)
-    }
+    assert [listed[at]["reason"] for at in range(len(listed))] == [reason for _, reason in DEFECTS]
     assert ledger.rows_in == len(rows) and ledger.rows_out == len(good)
-    assert listed[len(DEFECTS) - 1]["detail"] == "in none of the tar indices" and listed[0]["file"] == str(
-        manifest
-    )
+    assert listed[len(DEFECTS) - 1]["detail"] == "in none of the tar indices"
+    assert listed[0]["file"] == str(manifest)
     assert json.loads((tmp_path / "out" / "ledger.json").read_text())[0]["rows_rejected"] == len(DEFECTS)
 
 
 def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=6)
-    for row, seconds in zip(
-        sorted(rows, key=lambda row: row["tar_member_name"]),
-        (30.0, 30.001, 61.5, 0.3, 2.9999, 29.999),
-        strict=True,
-    ):
+    for row, seconds in zip(rows, (30.0, 30.001, 61.5, 0.3, 2.9999, 29.999), strict=True):
         row["duration_s"] = seconds
-    manifest = write_manifest(tmp_path / "train.parquet", rows)
-    (kept,) = build_from(tmp_path / "keep", index, train=manifest).values()
-    assert kept.rows_out == 6 and kept.warnings == {"longer_than_last_edge": 2}
-    assert sorted(r["duration_s"] for r in rows_of(tmp_path / "keep/train/b_20_30.parquet")) == [
-        29.999,
-        30.0,
-        30.001,
-        61.5,
-    ]
+    (ledger,) = build_from(tmp_path / "keep", index, train=rows).values()
+    assert ledger.rows_out == 6 and ledger.warnings == {"longer_than_last_edge": 2}
+    last = [row["duration_s"] for row in rows_of(tmp_path / "keep/train/b_20_30.parquet")]
+    assert sorted(last) == [29.999, 30.0, 30.001, 61.5]
     assert sorted(r["duration_s"] for r in rows_of(tmp_path / "keep/train/b_0_3.parquet")) == [0.3, 2.9999]
-    (dropped,) = build_from(
-        tmp_path / "drop", index, BucketChoices(keep_over_max=False), train=manifest
-    ).values()
+    choices = BucketChoices(keep_over_max=False)
+    (dropped,) = build_from(tmp_path / "drop", index, choices, train=rows).values()
     assert dropped.rejected == {"longer_than_last_edge": 2} and dropped.rows_out == 4
     assert sorted(r["duration_s"] for r in rows_of(tmp_path / "drop/train/b_20_30.parquet")) == [29.999, 30.0]
 
@@ -222,68 +190,50 @@ def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
     paths[0].write_bytes(paths[0].read_bytes()[: 4 * 1024 + 530])
     rows[0]["tar_member_name"], rows[0]["tar_path"] = "absent.flac", str(paths[1])
     index = index_of(paths, tmp_path / "cut.parquet")
-    (ledger,) = build_from(
-        tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)
-    ).values()
+    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
     assert ledger.rejected["not_a_file"] == 1 and ledger.rejected["not_in_tar"] >= 5
     for row in rejects(tmp_path / "out"):
-        assert ("truncated: the file ends inside" in row.get("detail", "")) == (
-            row["tar_path"] == str(paths[0])
-        )
+        is_cut = row["tar_path"] == str(paths[0])
+        assert ("truncated: the file ends inside" in row.get("detail", "")) == is_cut
 
 
 def test_an_edge_meant_as_infinity_costs_no_memory(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=10)
-    manifest = write_manifest(tmp_path / "train.parquet", rows)
-    for name, choices in {
-        "fixed": BucketChoices(edges=(0.0, 5.0, 1e12)),
-        "auto": BucketChoices(edges=None, auto=2, last_edge=1e12),
-    }.items():
-        (ledger,) = build_from(tmp_path / name, index, choices, train=manifest).values()
+    for edges in (GivenEdges((0.0, 5.0, 1e12)), AutoEdges(2, 1e12)):
+        (ledger,) = build_from(tmp_path / "out", index, BucketChoices(edges=edges), train=rows).values()
         assert ledger.rows_out == 10
 
 
 def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=2, members=30)
     twins = [
-        {
-            **row,
-            "transcript": f"another {row['transcript']}",
-            "tar_member_name": "./" + row["tar_member_name"].removeprefix("./"),
-        }
-        for row in rows[:10]
+        {**row, "transcript": f"another {n}", "tar_member_name": f"././{row['tar_member_name']}"}
+        for n, row in enumerate(rows[:10])
     ]
     outputs = []
-    for name, order in (("a", rows + twins + rows[:3]), ("b", rows[:3] + twins[::-1] + rows[::-1])):
-        manifest = write_manifest(tmp_path / name / "train.parquet", order)
-        (ledger,) = build_from(tmp_path / name / "out", index, train=manifest).values()
+    for order in (rows + twins + rows[:3], rows[:3] + twins[::-1] + rows[::-1]):
+        (ledger,) = build_from(tmp_path / "out", index, train=order).values()
         assert ledger.rejected == {"duplicate_row": 13} and ledger.rows_out == len(rows)
-        outputs.append(
-            {name: raw for name, raw in files(tmp_path / name / "out").items() if name != "rejects.jsonl"}
-        )
+        outputs.append(files(tmp_path / "out"))
+        assert outputs[-1].pop("rejects.jsonl")
     assert outputs[0] == outputs[1]
 
 
-def test_a_tar_under_its_full_and_its_short_path_is_one_tar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tar_under_its_full_and_its_short_path_is_one_tar(tmp_path: Path, monkeypatch) -> None:
     rows, index = corpus(tmp_path, tars=2, members=30)
     monkeypatch.chdir(tmp_path)
     short = [{**row, "tar_path": "./" + str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows]
     train = write_manifest(tmp_path / "train.parquet", rows[:50] + short[:9])
-    dev = write_manifest(tmp_path / "dev.parquet", short[40:])
-    ledgers = build_from(tmp_path / "out", index, train=train, dev=dev)
-    assert ledgers["train"].rejected == {"duplicate_row": 9} and ledgers["train"].warnings == {
-        "also_in_dev": 10
-    }
-    assert {row["tar_path"] for row in rows_of(tmp_path / "out/dev.parquet")} <= {
-        row["tar_path"] for row in rows
-    }
+    ledgers = build_from(tmp_path / "out", index, train=train, dev=short[40:])
+    assert ledgers["train"].rejected == {"duplicate_row": 9}
+    assert ledgers["train"].warnings == {"also_in_dev": 10}
+    paths = {row["tar_path"] for row in rows_of(tmp_path / "out/dev.parquet")}
+    assert paths <= {row["tar_path"] for row in rows}
     # Also where the index was made of both spellings, each in a partition of its own.
     other = index_of(sorted({Path(row["tar_path"]) for row in short}), Path("other.parquet"))
     with TarIndex.open(other) as opened:
         assert not any(tar.startswith("/") for tar in opened.tars)
-    manifests = [m.scan() for m in manifests_of("train", [train], "", "")]
+    manifests = [m.scan() for m in manifests_of("train", [train])]
     (ledger,) = build(manifests, TarIndices([index, other]), tmp_path / "both", BucketChoices())
     assert ledger.rows_out == 50
     with pytest.raises(MillraceError, match="two indices hold this tar"):
@@ -303,12 +253,9 @@ def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
         tar.addfile(info)
     base = {"tar_path": str(path), "transcript": "t", "language": None, "duration_s": 1.0}
     names = ("x.wav", "empty.wav", "folder.wav")
-    manifest = write_manifest(
-        tmp_path / "train.parquet", [{**base, "tar_member_name": name} for name in names]
-    )
-    (ledger,) = build_from(
-        tmp_path / "out", index_of([path], tmp_path / "i.parquet"), train=manifest
-    ).values()
+    rows = [{**base, "tar_member_name": name} for name in names]
+    index = index_of([path], tmp_path / "i.parquet")
+    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
     assert ledger.rejected == {"empty_member": 1, "not_a_file": 1}
     (row,) = rows_of(tmp_path / "out/train/b_0_3.parquet")
     assert content(row) == b"second" and row["language"] is None
@@ -316,31 +263,19 @@ def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
 
 def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=3, members=40)
-    paths = {
-        "train": write_manifest(tmp_path / "train.parquet", rows[:100]),
-        "dev": write_manifest(tmp_path / "dev.parquet", rows[95:110]),
-        "test": write_manifest(tmp_path / "test.parquet", rows[110:]),
-    }
-    ledgers = build_from(tmp_path / "out", index, **paths)
+    ledgers = build_from(tmp_path / "out", index, train=rows[:100], dev=rows[95:110], test=rows[110:])
     assert ledgers["train"].warnings == {"also_in_dev": 5} and not ledgers["dev"].warnings
     assert len(rows_of(tmp_path / "out" / "dev.parquet")) == 15
     assert len(rows_of(tmp_path / "out" / "test.parquet")) == 10
     schema = pq.read_schema(tmp_path / "out" / "dev.parquet")
     assert schema.equals(pq.read_schema(tmp_path / "out" / "train" / "b_3_5.parquet"))
-    assert schema.names == [
-        "tar_path",
-        "tar_member_name",
-        "offset",
-        "size",
-        "transcript",
-        "language",
-        "duration_s",
-        "sample_id",
-    ]
+    names = "tar_path tar_member_name offset size transcript language duration_s sample_id"
+    assert schema.names == names.split()
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 100
     # Without them in the next build, their files go; other edges sweep the old buckets.
-    build_from(tmp_path / "out", index, BucketChoices(edges=(0.0, 8.0, 30.0)), train=paths["train"])
+    choices = BucketChoices(edges=GivenEdges((0.0, 8.0, 30.0)))
+    build_from(tmp_path / "out", index, choices, train=rows[:100])
     left = {name for name in files(tmp_path / "out") if name.endswith(".parquet")}
     assert left == {"train/b_0_8.parquet", "train/b_8_30.parquet", "tars.parquet"}
 
@@ -348,25 +283,18 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
 def test_rows_shared_through_a_link_to_their_tar_are_named(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=3, members=10)
     (tmp_path / "link").symlink_to(tmp_path)
-    dev = [
-        {**row, "tar_path": row["tar_path"].replace(str(tmp_path), f"{tmp_path}/link")} for row in rows[:8]
-    ]
-    paths = {
-        "train": write_manifest(tmp_path / "train.parquet", rows),
-        "dev": write_manifest(tmp_path / "dev.parquet", dev),
-    }
-    ledgers = build_from(tmp_path / "out", index, **paths)
+    link = f"{tmp_path}/link"
+    dev = [{**row, "tar_path": row["tar_path"].replace(str(tmp_path), link)} for row in rows[:8]]
+    ledgers = build_from(tmp_path / "out", index, train=rows, dev=dev)
     assert ledgers["train"].warnings == {"also_in_dev": 8}
     # The index tells of a tar also where only its link is named.
-    build_from(tmp_path / "linked", index, train=paths["dev"])
+    build_from(tmp_path / "linked", index, train=dev)
     ours = {row["tar_member_name"]: row["offset"] for row in rows_of(tmp_path / "out/dev.parquet")}
     theirs = [row for path in (tmp_path / "linked/train").glob("*.parquet") for row in rows_of(path)]
     assert {row["tar_member_name"]: row["offset"] for row in theirs} == ours and len(theirs) == 8
 
 
-def test_a_killed_build_leaves_nothing_and_no_false_config(
-    built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_build_leaves_nothing_and_no_false_config(built, tmp_path: Path, monkeypatch) -> None:
     folder, _, index = built
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
@@ -393,38 +321,28 @@ def test_a_killed_build_leaves_nothing_and_no_false_config(
 
 def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=3)
-    empty = write_manifest(tmp_path / "empty.parquet", [{**row, "transcript": ""} for row in rows])
-    with pytest.raises(MillraceError, match=r"no train row is left of 3.*empty_transcript"):
-        build_from(tmp_path / "out", index, train=empty)
+    torn = write_manifest(tmp_path / "torn.parquet", rows)
+    torn.write_bytes(torn.read_bytes()[:-20])
+    for train, message in (
+        (pa.Table.from_pylist(rows).slice(0, 0), "no train row is left of 0"),
+        ([{"tar_path": "a", "member": "b", "duration": 1}], "no column for transcript"),
+        (tmp_path / "absent.parquet", "not there"),
+        (torn, "cannot be read"),
+        ([{**row, "transcript": ""} for row in rows], r"no train row is left of 3.*empty_transcript"),
+    ):
+        with pytest.raises(MillraceError, match=message):
+            build_from(tmp_path / "out", index, train=train)
     assert len(rejects(tmp_path / "out")) == 3 and not (tmp_path / "out" / "bucket_config.json").exists()
-    with pytest.raises(MillraceError, match="no train row is left of 0"):
-        build_from(tmp_path / "none", index, train=_empty(tmp_path, rows))
-    with pytest.raises(MillraceError, match="no column for transcript"):
-        build_from(
-            tmp_path / "out",
-            index,
-            train=write_manifest(tmp_path / "c.parquet", [{"tar_path": "a", "member": "b", "duration": 1}]),
-        )
-    with pytest.raises(MillraceError, match="not there"):
-        build_from(tmp_path / "out", index, train=tmp_path / "absent.parquet")
-    (tmp_path / "torn.parquet").write_bytes((tmp_path / "empty.parquet").read_bytes()[:-20])
-    with pytest.raises(MillraceError, match="cannot be read"):
-        build_from(tmp_path / "out", index, train=tmp_path / "torn.parquet")
     with pytest.raises(MillraceError, match="mixed"):
-        manifests_of("train", [Path("a.parquet"), Path("b.jsonl")], "", "")
+        manifests_of("train", [Path("a.parquet"), Path("b.jsonl")])
 
 
-def _empty(folder: Path, rows: list[dict]) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows).slice(0, 0), folder / "none.parquet")
-    return folder / "none.parquet"
-
-
-def test_row_groups_are_bounded(built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_are_bounded(built, tmp_path: Path) -> None:
     folder, rows, index = built
-    monkeypatch.setattr(asr_manifest, "PIECE", 50)
-    build_from(tmp_path / "out", index, BucketChoices(row_group=16, parts=8), train=folder / "train.parquet")
+    choices, train = BucketChoices(row_group=16, parts=8), folder / "train.parquet"
+    build_from(tmp_path / "out", index, choices, piece_rows=50, train=train)
     total = 0
-    for bucket in bucket_ids(SEED_EDGES):
+    for bucket in bucket_ids(DEFAULT_EDGES):
         meta = pq.ParquetFile(tmp_path / "out" / "train" / f"{bucket}.parquet").metadata
         sizes = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         assert all(size == 16 for size in sizes[:-1]) and all(0 < size <= 16 for size in sizes)

@@ -1,17 +1,23 @@
-"""Bucket edges: the seed's, the exact optimum against brute force, and where every duration belongs."""
+"""Bucket edges: the default, the exact optimum against brute force, and where every duration belongs."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.asr.buckets import edges as be
+from millrace.asr.buckets.edges import DEFAULT_EDGES, POLICIES, AutoEdges, GivenEdges, bucket_ids, edge_policy
+from millrace.asr.buckets.histogram import MAX_STEPS, DurationHistogram, bucket_of
 from millrace.common.errors import MillraceError
 from tests.bench.bench_buckets import seed_durations
+
+ROOT = Path(__file__).parents[3]
 
 
 def padded(counts: list[int], edges: tuple[float, ...]) -> float:
@@ -24,10 +30,16 @@ def padded(counts: list[int], edges: tuple[float, ...]) -> float:
     )
 
 
+def histogram_of(counts: Sequence[int], step: float = 1.0) -> DurationHistogram:
+    histogram = DurationHistogram(len(counts) * step, step)
+    histogram.counts += np.asarray(counts)
+    return histogram
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(1, 5))
 def test_auto_edges_are_the_optimum(counts: list[int], buckets: int) -> None:
-    edges = be.auto_edges(np.array(counts), buckets, step=1.0)
+    edges = histogram_of(counts).least_padding(buckets)
     assert edges[0] == 0 and edges[-1] == len(counts)
     assert list(edges) == sorted(set(edges)) and len(edges) - 1 <= buckets
     inner = range(1, len(counts))
@@ -39,90 +51,49 @@ def test_auto_edges_are_the_optimum(counts: list[int], buckets: int) -> None:
     assert padded(counts, edges) == best
 
 
-def test_auto_edges_pad_less_than_the_seeds() -> None:
+def test_auto_edges_pad_less_than_the_default() -> None:
     durations = seed_durations(200_000).astype(np.float64)
-    histogram = be.DurationHistogram(30.0)
+    histogram = DurationHistogram(30.0)
     histogram.add(durations)
     assert histogram.counts.sum() == len(durations)
-    edges = be.auto_edges(histogram.counts, 7)
+    edges = histogram.least_padding(7)
     assert len(edges) == 8 and edges[-1] == 30.0
 
     def padding(edges: tuple[float, ...]) -> float:
-        upper = np.array(edges[1:])[be.bucket_of(durations, edges)]
+        upper = np.array(edges[1:])[bucket_of(durations, edges)]
         upper = np.minimum(upper, durations.max())
         return 1 - durations.sum() / upper.sum()
 
-    assert padding(edges) < 0.9 * padding(be.SEED_EDGES)
-    assert padding(edges) <= padding(be.auto_edges(histogram.counts, 6))
+    assert padding(edges) < 0.9 * padding(DEFAULT_EDGES)
+    assert padding(edges) <= padding(histogram.least_padding(6))
 
 
 def test_every_duration_has_its_bucket() -> None:
-    durations = [
-        0.0001,
-        0.99,
-        2.999999,
-        3.0,
-        4.999,
-        5.0,
-        7.0,
-        10.0,
-        15.0,
-        19.99,
-        20.0,
-        29.999,
-        30.0,
-        31.0,
-        1e6,
-    ]
-    assert be.bucket_of(np.array(durations), be.SEED_EDGES).tolist() == [
-        0,
-        0,
-        0,
-        1,
-        1,
-        2,
-        3,
-        4,
-        5,
-        5,
-        6,
-        6,
-        6,
-        6,
-        6,
-    ]
-    assert be.bucket_of(np.array([0.2, 1.0, 2.0]), (1.0, 2.0, 3.0)).tolist() == [0, 0, 1]
-    assert be.bucket_ids(be.SEED_EDGES) == [
-        "b_0_3",
-        "b_3_5",
-        "b_5_7",
-        "b_7_10",
-        "b_10_15",
-        "b_15_20",
-        "b_20_30",
-    ]
-    assert be.bucket_ids((0, 2.35, 30)) == ["b_0_2.35", "b_2.35_30"]
+    durations = [0.0001, 0.99, 2.999999, 3, 4.999, 5, 7, 10, 15, 19.99, 20, 29.999, 30, 31, 1e6]
+    numbers = [0, 0, 0, 1, 1, 2, 3, 4, 5, 5, 6, 6, 6, 6, 6]
+    assert bucket_of(np.array(durations), DEFAULT_EDGES).tolist() == numbers
+    assert bucket_of(np.array([0.2, 1.0, 2.0]), (1.0, 2.0, 3.0)).tolist() == [0, 0, 1]
+    assert " ".join(bucket_ids(DEFAULT_EDGES)) == "b_0_3 b_3_5 b_5_7 b_7_10 b_10_15 b_15_20 b_20_30"
+    assert bucket_ids((0, 2.35, 30)) == ["b_0_2.35", "b_2.35_30"]
 
 
 def test_histogram_steps_agree_with_auto_edges() -> None:
     """A duration right on a step lies above the edge there, in the histogram as in the bucket."""
     values = np.arange(1, 3000) / 100
-    histogram = be.DurationHistogram(30.0)
+    histogram = DurationHistogram(30.0)
     histogram.add(values)
     assert histogram.counts[0] == 0 and (histogram.counts[1:] == 1).all()
-    edges = be.auto_edges(histogram.counts, 12)
-    expected = [
-        histogram.counts[round(low * 100) : round(high * 100)].sum()
-        for low, high in itertools.pairwise(edges)
-    ]
-    assert np.bincount(be.bucket_of(values, edges), minlength=12).tolist() == expected
+    edges = histogram.least_padding(12)
+    steps = itertools.pairwise(round(edge * 100) for edge in edges)
+    expected = [histogram.counts[low:high].sum() for low, high in steps]
+    assert np.bincount(bucket_of(values, edges), minlength=12).tolist() == expected
 
 
 def test_few_different_durations_need_few_buckets() -> None:
     counts = np.zeros(3000, np.int64)
     counts[[250, 800]] = 7
-    assert be.auto_edges(counts, 7) == (0.0, 2.51, 30.0)
-    assert be.auto_edges(np.zeros(10, np.int64), 3, step=1.0) == (0.0, 10.0)
+    assert histogram_of(counts, 0.01).least_padding(7) == (0.0, 2.51, 30.0)
+    assert histogram_of(np.zeros(10, np.int64)).least_padding(3) == (0.0, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +101,27 @@ def test_few_different_durations_need_few_buckets() -> None:
 )
 def test_edges_that_are_none_are_refused(edges: list[float]) -> None:
     with pytest.raises(MillraceError, match="rising"):
-        be.checked_edges(edges)
+        GivenEdges(edges)
 
 
 @pytest.mark.parametrize("last", [30.0, 60.0, 61.0, 7200.0, 1e6])
 def test_the_steps_of_a_histogram_are_bounded(last: float) -> None:
-    histogram = be.DurationHistogram(last)
+    histogram = DurationHistogram(last)
     histogram.add(np.array([last / 8, last / 8, last * 0.999, last * 3]))
-    assert len(histogram.counts) <= be.MOST_STEPS and histogram.counts.sum() == 4
-    edges = be.auto_edges(histogram.counts, 2, histogram.step)
+    assert len(histogram.counts) <= MAX_STEPS and histogram.counts.sum() == 4
+    edges = histogram.least_padding(2)
     assert edges[-1] == pytest.approx(last) and last / 8 < edges[1] <= last / 8 + 2 * histogram.step
+
+
+def test_a_policy_is_named_or_a_list_of_edges() -> None:
+    for choice in ("default", "seed", ["default"], DEFAULT_EDGES, [str(edge) for edge in DEFAULT_EDGES]):
+        policy = edge_policy(choice)
+        assert (
+            policy == GivenEdges() and policy.known_before_build == DEFAULT_EDGES and policy.last_edge == 30.0
+        )
+        assert policy.as_dict() is None and policy.edges(DurationHistogram(30.0)) == DEFAULT_EDGES
+    auto = edge_policy(["auto"], 3, 20.0)
+    assert auto == AutoEdges(3, 20.0) and auto.as_dict() == {"num_buckets": 3, "last_edge": 20.0}
+    assert auto.known_before_build is None and auto.edges(histogram_of([1, 1], 10.0)) == (0.0, 10.0, 20.0)
+    schema = yaml.safe_load((ROOT / "rules/schemas/asr.schema.yaml").read_text())
+    assert set(schema["properties"]["edges"]["oneOf"][0]["enum"]) == set(POLICIES)

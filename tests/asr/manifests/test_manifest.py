@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.build import BucketChoices
-from millrace.asr.buckets.edges import SEED_EDGES, bucket_ids
+from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
 from millrace.asr.buckets.join import TarIndices
-from millrace.asr.manifests.manifest import manifests_of, speech_manifests
+from millrace.asr.manifests.manifest import manifests_of, scanned
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import (
     build_from,
@@ -38,61 +37,92 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict], P
     return built_corpus(tmp_path_factory.mktemp("corpus"))
 
 
+def texts(cast):
+    """All text columns of a table, cast."""
+    return lambda t: pa.table({n: t[n] if n == "duration_s" else cast(t[n]) for n in t.column_names})
+
+
+def durations(cast):
+    """The durations of a table, made of a list of seconds."""
+    return lambda t: t.set_column(4, "duration_s", cast(t["duration_s"].to_pylist()))
+
+
+SAME, OTHER = "same files", "other durations"
 COLUMN_TYPES = {
-    "large": lambda t: t.cast(
-        pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in t.schema])
+    "large": (texts(lambda c: c.cast(pa.large_string())), SAME),
+    "dictionary": (texts(lambda c: c.dictionary_encode()), SAME),
+    "binary": (texts(lambda c: c.cast(pa.binary())), SAME),
+    "large binary": (texts(lambda c: c.cast(pa.large_binary())), SAME),
+    "float32": (durations(lambda seconds: pa.array(seconds, pa.float32())), OTHER),
+    "float16": (durations(lambda seconds: pa.array(np.array(seconds, np.float16))), OTHER),
+    "decimal": (durations(lambda seconds: pa.array([decimal.Decimal(str(v)) for v in seconds])), SAME),
+    "text": (durations(lambda seconds: pa.array([f" {v} " for v in seconds])), SAME),
+    "bytes": (durations(lambda seconds: pa.array([str(v).encode() for v in seconds])), SAME),
+    "dictionary of durations": (durations(lambda seconds: pa.array(seconds).dictionary_encode()), SAME),
+    "int": (durations(lambda seconds: pa.array([math.ceil(v) for v in seconds])), OTHER),
+    "uint8": (durations(lambda seconds: pa.array([math.ceil(v) for v in seconds], pa.uint8())), OTHER),
+    "duration": (
+        durations(lambda seconds: pa.array([int(v * 1e3) for v in seconds], pa.duration("ms"))),
+        OTHER,
     ),
-    "dictionary": lambda t: pa.table(
-        {n: t[n].dictionary_encode() if n != "duration_s" else t[n] for n in t.column_names}
+    "other names": (
+        lambda t: t.rename_columns(["tar", "member", "text", "lang", "duration"]).append_column(
+            "extra", t[3]
+        ),
+        SAME,
     ),
-    "binary": lambda t: t.cast(
-        pa.schema([(f.name, pa.binary() if pa.types.is_string(f.type) else f.type) for f in t.schema])
+    "no language": (lambda t: t.drop_columns(["language"]), "no language"),
+    "null language": (lambda t: t.set_column(3, "language", pa.nulls(len(t))), "no language"),
+    "numbers as language": (
+        lambda t: t.set_column(3, "language", pa.array([math.nan] * len(t))),
+        "no language",
     ),
-    "float32": lambda t: t.set_column(4, "duration_s", t["duration_s"].cast(pa.float32())),
-    "decimal": lambda t: t.set_column(
-        4, "duration_s", pa.array([decimal.Decimal(str(v)) for v in t["duration_s"].to_pylist()])
-    ),
-    "text": lambda t: t.set_column(4, "duration_s", pa.array([str(v) for v in t["duration_s"].to_pylist()])),
-    "int": lambda t: t.set_column(
-        4, "duration_s", pa.array([math.ceil(v) for v in t["duration_s"].to_pylist()])
-    ),
-    "duration": lambda t: t.set_column(
-        4, "duration_s", pa.array([int(v * 1000) for v in t["duration_s"].to_pylist()], pa.duration("ms"))
-    ),
-    "other names": lambda t: t.rename_columns(["tar", "member", "text", "lang", "duration"]).append_column(
-        "extra", t["language"]
-    ),
-    "no language": lambda t: t.drop_columns(["language"]),
-    "null language": lambda t: t.set_column(3, "language", pa.nulls(len(t))),
 }
 
 
 @pytest.mark.parametrize("kind", COLUMN_TYPES)
 def test_columns_of_other_types_give_the_same_rows(built, tmp_path: Path, kind: str) -> None:
     folder, rows, index = built
-    pq.write_table(COLUMN_TYPES[kind](pa.Table.from_pylist(rows)), tmp_path / "train.parquet")
-    (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.parquet").values()
+    change, result = COLUMN_TYPES[kind]
+    (ledger,) = build_from(tmp_path / "out", index, train=change(pa.Table.from_pylist(rows))).values()
     assert ledger.rows_out == len(rows), ledger
-    if kind in ("large", "dictionary", "binary", "decimal", "text", "other names"):
+    if result == SAME:
         assert files(tmp_path / "out") == files(folder / "out")
-    elif "language" in kind:
+    elif result != OTHER:
         assert all(row["language"] is None for row in rows_of(tmp_path / "out/train/b_3_5.parquet"))
 
 
-@pytest.mark.parametrize("values", [["4.5", "abc", " 6 ", "nan", None], [True, False, True, True, None]])
-def test_durations_that_are_no_numbers(tmp_path: Path, values: list) -> None:
+WORDS = pa.array([["two", "words"], None, *[None] * 4])
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("tar_path", WORDS, "the column tar_path is list<element: string>, which is no text"),
+        ("transcript", WORDS, "the column transcript is list<element: string>, which is no text"),
+        ("language", pa.array([{"code": "de"}] * 6), "the column language is struct<code: string>"),
+        ("duration_s", pa.array([True] * 6), "the column duration_s is bool, which is no number of seconds"),
+        ("duration_s", pa.array([0] * 6, pa.timestamp("s")), "the column duration_s is timestamp"),
+        ("duration_s", pa.array([0] * 6, pa.time32("s")), "the column duration_s is time32"),
+        ("duration_s", pa.array([[1.0]] * 6), "the column duration_s is list<element: double>"),
+    ],
+)
+def test_a_column_of_an_impossible_type_is_named(tmp_path: Path, column, values, message) -> None:
     rows, index = corpus(tmp_path, tars=1, members=6)
-    for row, value in zip(rows, [*values, values[0]], strict=True):
+    table = pa.Table.from_pylist(rows)
+    table = table.set_column(table.column_names.index(column), column, values)
+    with pytest.raises(MillraceError) as error:
+        build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", table))
+    assert message in str(error.value) and str(tmp_path / "train.parquet") in str(error.value)
+
+
+def test_texts_that_are_no_durations(tmp_path: Path) -> None:
+    rows, index = corpus(tmp_path, tars=1, members=6)
+    for row, value in zip(rows, ["4.5", "abc", " 6 ", "nan", None, "4.5"], strict=True):
         row["duration_s"] = value
-    if values[0] is True:
-        with pytest.raises(MillraceError, match="no train row is left"):
-            build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows))
-    else:
-        (ledger,) = build_from(
-            tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", rows)
-        ).values()
-        assert ledger.rejected == {"duration_not_numeric": 1, "duration_nan": 1, "duration_missing": 1}
-        assert ledger.rows_out == 3
+    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
+    assert ledger.rejected == {"duration_not_numeric": 1, "duration_nan": 1, "duration_missing": 1}
+    assert ledger.rows_out == 3
 
 
 def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
@@ -100,93 +130,42 @@ def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(rows)
     texts = [b"caf\xe9", *[text.encode() for text in table["transcript"].to_pylist()[1:]]]
     bad = pa.array(texts, pa.binary())
-    pq.write_table(table.set_column(2, "transcript", bad), tmp_path / "bytes.parquet")
     # The same column, declared as text by a writer that does not look.
     declared = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
-    pq.write_table(table.set_column(2, "transcript", declared), tmp_path / "text.parquet")
-    for name in ("bytes", "text"):
-        (ledger,) = build_from(tmp_path / name, index, train=tmp_path / f"{name}.parquet").values()
+    for column in (bad, declared):
+        changed = table.set_column(2, "transcript", column)
+        (ledger,) = build_from(tmp_path / "out", index, train=changed).values()
         assert ledger.rejected == {"text_not_utf8": 1} and ledger.rows_out == 4
 
 
 def test_nemo_jsonl(tmp_path: Path) -> None:
-    tars = [
-        write_tar(tmp_path / f"audio_{shard}.tar", [f"a{shard}_{n}.wav" for n in range(5)])
-        for shard in range(2)
-    ]
+    def line(name: str, **changes: object) -> str:
+        return json.dumps({"audio_filepath": name, "duration": 4, "text": "t", "lang": "en", **changes})
+
+    tars = [write_tar(tmp_path / f"audio_{s}.tar", [f"a{s}_{n}.wav" for n in range(5)]) for s in range(2)]
     index = index_of(tars, tmp_path / "index.parquet")
-    lines = [
-        json.dumps(
-            {
-                "audio_filepath": f"a{shard}_{n}.wav",
-                "duration": 1 + n,
-                "text": f"t{n}",
-                "shard_id": shard,
-                "lang": "en",
-            }
-        )
-        for shard in range(2)
-        for n in range(5)
-    ]
-    lines[3] = json.dumps(
-        {"audio_filepath": "./a0_3.wav", "duration": 4, "text": "t", "tar": "audio_0.tar", "offset": 2.5}
-    )
-    lines += [
-        "{broken",
-        "[1, 2]",
-        "",
-        json.dumps({"audio_filepath": "a0_3.wav", "duration": "4.0", "text": "\ud800", "shard_id": 0}),
-    ]
-    lines += [
-        json.dumps({"audio_filepath": "a0_3.wav", "duration": {"s": 4}, "text": "t", "shard_id": 0}),
-        json.dumps({"text": "no tar"}),
-    ]
+    lines = [line(f"a{s}_{n}.wav", shard_id=s) for s in range(2) for n in range(5)]
+    lines[3] = line("./a0_3.wav", tar="audio_0.tar", offset=2.5)
+    lines += ["{broken", "[1, 2]", ""]
+    lines += [line("a0_3.wav", duration="4.0", text="\ud800", shard_id=0)]
+    lines += [line("a0_3.wav", duration={"s": 4}, shard_id=0), json.dumps({"text": "no tar"})]
+    lines += [line("a0_3.wav", text={"text": "x"}, shard_id=0), line(["a0_3.wav"], shard_id=0)]
     (tmp_path / "train.jsonl").write_text("\ufeff" + "\n".join(lines))
     (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl").values()
-    expected = (
-        "segment_of_member",
-        "json_damaged",
-        "not_an_object",
-        "duration_not_numeric",
-        "no_tar_path",
-    )
-    assert ledger.rejected == dict.fromkeys(expected, 1)
+    reasons = ("segment_of_member", "json_damaged", "not_an_object", "duration_not_numeric", "no_tar_path")
+    assert ledger.rejected == {**dict.fromkeys(reasons, 1), "text_is_nested": 2}
     assert ledger.rows_out == 10
     assert ledger.repaired == {"json_bom": 1, "json_surrogate": 1}
-    # One manifest per shard, without shard_id: the number is in the name.
-    (tmp_path / "manifest_1.json").write_text(
-        json.dumps({"audio_filepath": "a1_0.wav", "duration": 2, "text": "t"})
-    )
+    # One manifest per shard, without shard_id: the number is in the name. A number is a text too.
+    (tmp_path / "manifest_1.json").write_text(line("a1_0.wav", text=7))
     (ledger,) = build_from(tmp_path / "out2", index, train=tmp_path / "manifest_1.json").values()
     assert ledger.rows_out == 1
 
 
-def test_lists_and_structs_are_no_texts(tmp_path: Path) -> None:
-    rows, index = corpus(tmp_path, tars=1, members=6)
-    table = pa.Table.from_pylist(rows)
-    words = [["two", "words"], None, *[None] * 4]
-    pq.write_table(table.set_column(2, "transcript", pa.array(words)), tmp_path / "lists.parquet")
-    with pytest.raises(MillraceError, match="'empty_transcript': 5, 'text_is_nested': 1"):
-        build_from(tmp_path / "out", index, train=tmp_path / "lists.parquet")
-    lists = pa.array([[row["tar_path"]] for row in rows])
-    pq.write_table(table.set_column(0, "tar_path", lists), tmp_path / "tars.parquet")
-    with pytest.raises(MillraceError, match="'text_is_nested': 6"):
-        build_from(tmp_path / "out", index, train=tmp_path / "tars.parquet")
-    rows[0]["transcript"], rows[1]["tar_member_name"], rows[2]["transcript"] = {"text": "x"}, ["a.flac"], 7
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl").values()
-    assert ledger.rejected == {"text_is_nested": 2} and ledger.rows_out == 4
-
-
 def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> None:
+    names = ("tar_path", "tar_member_name", "transcript", "duration_s")
     rows = [
-        {
-            "tar_path": f"/a/{n % 9}.tar",
-            "tar_member_name": f"m{n}",
-            "transcript": f"t {n}",
-            "duration_s": 1.0 + n,
-        }
-        for n in range(600)
+        dict(zip(names, (f"/a/{n % 9}.tar", f"m{n}", f"t {n}", 1.0 + n), strict=True)) for n in range(600)
     ]
     path = write_manifest(tmp_path / "train.parquet", rows, compression="none", row_group_size=200)
     whole, rng = path.read_bytes(), np.random.default_rng(5)
@@ -196,8 +175,8 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
         damaged[rng.integers(0, len(whole))] = rng.integers(0, 256)
         path.write_bytes(damaged)
         try:
-            (manifest,) = (found.scan() for found in manifests_of("train", [path], "", ""))
-            assert sum(len(table) for task in manifest.tasks for table in manifest.read(task)) == 600
+            (manifest,) = (manifest.scan() for manifest in manifests_of("train", [path]))
+            assert sum(len(table) for rows in manifest.ranges for table in manifest.read(rows)) == 600
         except MillraceError as error:
             assert str(path) in str(error)
             refused += 1
@@ -207,9 +186,8 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=3)
     table = pa.Table.from_pylist(rows)
-    pq.write_table(table.append_column("tar_path", table["tar_path"]), tmp_path / "train.parquet")
     with pytest.raises(MillraceError, match="several columns named tar_path"):
-        build_from(tmp_path / "out", index, train=tmp_path / "train.parquet")
+        build_from(tmp_path / "out", index, train=table.append_column("tar_path", table["tar_path"]))
 
 
 @pytest.mark.parametrize(
@@ -224,12 +202,9 @@ def test_shard_ids_of_other_types(tmp_path: Path, shard: object, template: str, 
     line = {"audio_filepath": "./a.wav", "duration": 3, "text": "t", "shard_id": shard}
     (tmp_path / "train.jsonl").write_text(json.dumps(good))
     (tmp_path / "dev.jsonl").write_text(json.dumps(line))
-    found = [
-        manifest.scan()
-        for split in ("train", "dev")
-        for manifest in manifests_of(split, [tmp_path / f"{split}.jsonl"], "", template)
-    ]
-    ledgers = buckets.build(found, TarIndices([index]), tmp_path / "out", BucketChoices())
+    splits = {"train": [tmp_path / "train.jsonl"], "dev": [tmp_path / "dev.jsonl"]}
+    manifests = scanned([], splits, "", template)
+    ledgers = buckets.build(manifests, TarIndices([index]), tmp_path / "out", BucketChoices())
     reason = "tar_not_indexed" if "000" in template else "no_tar_path"
     assert ledgers[0].rows_out == rows_out and ledgers[0].rejected == ({} if rows_out else {reason: 1})
 
@@ -243,18 +218,15 @@ def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
 
 def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
     index = speech_index(tmp_path)
-    manifests = speech_manifests(index, "", "human_transcript")
-    ledgers = {
-        ledger.scope: ledger for ledger in buckets.build(manifests, None, tmp_path / "out", BucketChoices())
-    }
+    manifests = scanned([index], {}, transcript="human_transcript")
+    built = buckets.build(manifests, None, tmp_path / "out", BucketChoices())
+    ledgers = {ledger.scope: ledger for ledger in built}
     assert {name: ledger.rows_in for name, ledger in ledgers.items()} == {"train": 7, "dev": 3, "test": 3}
     assert ledgers["train"].rejected == {"empty_transcript": 1, "tar_not_indexed": 1}
+    paths = [f"train/{bucket}.parquet" for bucket in bucket_ids(DEFAULT_EDGES)]
     rows = [
-        row
-        for bucket in bucket_ids(SEED_EDGES)
-        for row in rows_of(tmp_path / "out" / "train" / f"{bucket}.parquet")
+        row for path in [*paths, "dev.parquet", "test.parquet"] for row in rows_of(tmp_path / "out" / path)
     ]
-    rows += rows_of(tmp_path / "out" / "dev.parquet") + rows_of(tmp_path / "out" / "test.parquet")
     assert len(rows) == 11
     for row in rows:
         assert f":{row['tar_member_name']}:" in content(row).decode()

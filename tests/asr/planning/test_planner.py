@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.asr.buckets.edges import SEED_EDGES, bucket_of
+from millrace.asr.buckets.edges import DEFAULT_EDGES
+from millrace.asr.buckets.histogram import bucket_of
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
 from millrace.asr.planning.planner import plan_epoch, replan, resume
@@ -26,8 +27,8 @@ BUDGET = BatchBudget(240.0)
 
 def buckets(rows: int, seed: int = 0) -> list[np.ndarray]:
     durations = seed_durations(rows, seed)
-    number = bucket_of(durations, SEED_EDGES)
-    return [durations[number == at] for at in range(len(SEED_EDGES) - 1)]
+    number = bucket_of(durations, DEFAULT_EDGES)
+    return [durations[number == at] for at in range(len(DEFAULT_EDGES) - 1)]
 
 
 def seen(plan: Plan, first: int = 0, last: int | None = None) -> np.ndarray:

@@ -1,5 +1,4 @@
-"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much is read for
-it."""
+"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much is read."""
 
 from __future__ import annotations
 
@@ -39,13 +38,12 @@ pytestmark = pytest.mark.usefixtures("always_split")
 
 @pytest.fixture(scope="module")
 def always_split():
-    """Small tars are split into chains too: no minimum size, no look at the page cache, no bound on the
-    search."""
+    """Small tars are split into chains too: no minimum size, no page cache, no bound on the search."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tar_chain.HeaderFile, "cached", lambda self, offset: False)
         patch.setattr(tar_chain, "SEARCH_SHARE", 1e9)
         patch.setattr(tar_chain, "MEMBERS_PER_CHAIN", 0.01)
-        patch.setattr(tar_index, "_FIRST_READS", 1)
+        patch.setattr(tar_index, "FIRST_READS", 1)
         yield
 
 
@@ -96,6 +94,12 @@ def sealed(block: bytes | bytearray) -> bytes:
     return bytes(block)
 
 
+def signed(block: bytes) -> bytes:
+    """With the checksum of old writers, the sum over signed bytes."""
+    total = sum(byte - 256 * (byte > 127) for byte in block[:148] + block[156:]) + 8 * 32
+    return block[:148] + b"%06o\0 " % total + block[156:]
+
+
 def padded(body: bytes) -> bytes:
     return body + bytes(-len(body) % 512)
 
@@ -119,11 +123,12 @@ def save(folder: Path, content: bytes, name: str = "a.tar") -> Path:
     return path
 
 
-def bytes_of(path: Path, found: TarScan) -> list[tuple[bytes, bytes]]:
+def bytes_of(path: Path, scanned: TarScan) -> list[tuple[bytes, bytes]]:
     """(name, bytes) of the readable members, read by address."""
     content = path.read_bytes()
     result = []
-    for name, offset, size, kind in zip(found.names, found.offsets, found.sizes, found.kinds, strict=True):
+    columns = (scanned.names, scanned.offsets, scanned.sizes, scanned.kinds)
+    for name, offset, size, kind in zip(*columns, strict=True):
         if kind <= SYMLINK:
             assert offset >= 0 and offset + size <= len(content)
             result.append((name, content[offset : offset + size]))
@@ -149,17 +154,16 @@ def reference(path: Path) -> list[tuple[bytes, bytes]]:
 def check_equal(path: Path) -> TarScan:
     expected = reference(path)
     for chains in CHAIN_COUNTS:
-        found = scan(path, chains)
-        assert bytes_of(path, found) == expected, (chains, found.status, found.reason)
-    return found
+        scanned = scan(path, chains)
+        assert bytes_of(path, scanned) == expected, (chains, scanned.status, scanned.reason)
+    return scanned
 
 
 # Fuzz: layouts of all dialects.
 
 letters = st.sampled_from(["a", "b", ".", "_", "é", "日", " ", "\U0001f3b5", "\udcff", "=", "\n"])
-plain_names = st.sampled_from(
-    ["a", "b", "./a", ".a", "./.a", "../a", "dir/a", "./dir/a.flac", "a.json", "x" * 100]
-)
+PLAIN = ["a", "b", "./a", ".a", "./.a", "../a", "dir/a", "./dir/a.flac", "a.json", "x" * 100]
+plain_names = st.sampled_from(PLAIN)
 long_names = st.builds(
     lambda part, count: "/".join([part] * count), st.text(letters, min_size=1, max_size=9), st.integers(1, 40)
 )
@@ -189,10 +193,8 @@ def archives(draw, nested: bool = True) -> Archive:
                 info, body = info_of(name, kind=draw(st.sampled_from([b"3", b"4", b"5", b"6"]))), None
                 info.size = draw(st.sampled_from([0, 0, 4096]))
             elif what == 1:
-                info, body = (
-                    info_of(name, kind=draw(st.sampled_from([b"1", b"2"])), linkname=draw(names)),
-                    None,
-                )
+                kind, body = draw(st.sampled_from([b"1", b"2"])), None
+                info = info_of(name, kind=kind, linkname=draw(names))
                 info.size = draw(st.sampled_from([0, 0, 700]))
             elif what == 2 and nested:
                 body = draw(archives(nested=False))
@@ -211,41 +213,36 @@ def archives(draw, nested: bool = True) -> Archive:
                     info.name, info.linkname = "short", "short"
             tar.addfile(info, io.BytesIO(body) if body is not None else None)
         end = tar.offset
-    content = out.getvalue()
-    return Archive(
-        content[:end] + bytes(512 * draw(st.sampled_from([0, 1, 2, 20]))) if draw(st.booleans()) else content
-    )
+    if draw(st.booleans()):
+        return Archive(out.getvalue())
+    return Archive(out.getvalue()[:end] + bytes(512 * draw(st.sampled_from([0, 1, 2, 20]))))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=st.lists(archives(), min_size=1, max_size=3), chains=st.sampled_from(CHAIN_COUNTS))
 def test_every_layout_gives_the_bytes_that_tarfile_gives(tmp_path, parts, chains):
     path = save(tmp_path, b"".join(parts))
-    found = scan(path, chains)
-    assert bytes_of(path, found) == (reference(path) if path.stat().st_size else [])
-    assert not {found.status} & set(tar_index.PARTIAL)
-    assert found.status in ("ok", "empty", "concatenated", "unterminated", "zero_length")
+    scanned = scan(path, chains)
+    assert bytes_of(path, scanned) == (reference(path) if path.stat().st_size else [])
+    assert not {scanned.status} & set(tar_index.PARTIAL)
+    assert scanned.status in ("ok", "empty", "concatenated", "unterminated", "zero_length")
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=archives(), chains=st.sampled_from(CHAIN_COUNTS))
 def test_cut_anywhere_never_raises_and_never_gives_wrong_bytes(tmp_path, content, chains):
-    folder = tmp_path
-    whole = bytes_of(path := save(folder, content), scan(path, chains))
+    path = save(tmp_path, content)
+    whole = bytes_of(path, scan(path, chains))
     for end in [*range(0, len(content), 512), *range(100, len(content), 1700)]:
-        path = save(folder, content[:end])
-        found = scan(path, chains)
-        # A link whose target is cut off leaves a gap, or leads to an older member of that name; everything
-        # else is a beginning of the whole.
-        files = (found.kinds == FILE)[found.kinds <= SYMLINK]
-        readable = list(itertools.compress(bytes_of(path, found), files))
-        kept = iter(whole)
-        assert all(member in kept for member in readable), end
-        if end % 512:
-            assert found.status in ("truncated", "not_a_tar", "ok", "empty", "concatenated"), (
-                end,
-                found.status,
-            )
+        path = save(tmp_path, content[:end])
+        scanned = scan(path, chains)
+        # A link to what is cut off leaves a gap, or leads to an older member; all else begins the whole.
+        files = (scanned.kinds == FILE)[scanned.kinds <= SYMLINK]
+        readable = list(itertools.compress(bytes_of(path, scanned), files))
+        rest = iter(whole)
+        assert all(member in rest for member in readable), end
+        statuses = ("truncated", "not_a_tar", "ok", "empty", "concatenated")
+        assert not end % 512 or scanned.status in statuses, (end, scanned.status)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -257,9 +254,9 @@ def test_any_flipped_byte_never_raises(tmp_path, content, chains, data):
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path = save(tmp_path, bytes(content))
-    serial, found = scan(path, 1), scan(path, chains)
-    assert bytes_of(path, serial) == bytes_of(path, found)
-    assert (serial.status, serial.reason, serial.digest) == (found.status, found.reason, found.digest)
+    serial, scanned = scan(path, 1), scan(path, chains)
+    assert bytes_of(path, serial) == bytes_of(path, scanned)
+    assert (serial.status, serial.reason, serial.digest) == (scanned.status, scanned.reason, scanned.digest)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -267,150 +264,133 @@ def test_any_flipped_byte_never_raises(tmp_path, content, chains, data):
 @example(content=b"\xff" * 512, chains=2)
 @example(content=b"\x80" * 1024, chains=2)
 def test_noise_is_no_tar_and_does_not_raise(tmp_path, content, chains):
-    found = scan(save(tmp_path, content), chains)
-    assert found.status in ("not_a_tar", "zero_length", "compressed", "empty", "truncated", "ok")
-    assert len(found.names) == 0
+    scanned = scan(save(tmp_path, content), chains)
+    assert scanned.status in ("not_a_tar", "zero_length", "compressed", "empty", "truncated", "ok")
+    assert len(scanned.names) == 0
 
 
 # Dialects which tarfile does not write.
 
+GNU_SPARSE = header(
+    b"s", 600, b"S", b"ustar  \0", at_386=b"00000000000\0" + b"00000001130\0", at_483=b"00000010000\0"
+)
+GNU_EXTENDED_SPARSE = header(b"s", 600, b"S", b"ustar  \0", at_482=b"\1", at_483=b"00000010000\0")
+PAX_1_SPARSE = pax(
+    (b"GNU.sparse.major", b"1"),
+    (b"GNU.sparse.minor", b"0"),
+    (b"GNU.sparse.name", b"s"),
+    (b"GNU.sparse.realsize", b"4096"),
+)
+PAX_0_SPARSE = pax((b"GNU.sparse.size", b"4096"), (b"GNU.sparse.map", b"0,600"))
+SPARSES = {
+    "gnu": GNU_SPARSE + padded(body_of(600)),
+    "gnu-extended": GNU_EXTENDED_SPARSE + bytes(504) + b"\1" + bytes(7) + bytes(512) + padded(body_of(600)),
+    "pax-1.0": PAX_1_SPARSE
+    + header(b"GNUSparseFile.0/s", 1112)
+    + padded(b"1\n0\n600\n")
+    + padded(body_of(600)),
+    "pax-0.1": PAX_0_SPARSE + header(b"s", 600) + padded(body_of(600)),
+}
+BASE_256 = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padded(body_of(700))
+# Content, and (name, kind, bytes) of its members.
+DIALECTS = {
+    "base-256 size": (BASE_256, [(b"big", FILE, body_of(700))]),
+    "star prefix": (
+        header(b"tail", 5, at_345=b"head", at_476=b"00000000000\0", at_508=b"tar\0") + padded(b"12345"),
+        [(b"head/tail", FILE, b"12345")],
+    ),
+    "posix prefix": (
+        header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde"), [(b"p" * 155 + b"/tail", FILE, b"abcde")]
+    ),
+    "posix prefix, other version": (
+        header(b"tail", 1, magic=b"ustar 00", at_345=b"folder") + padded(b"x"), [(b"folder/tail", FILE, b"x")]
+    ),
+    "GNU has other fields there": (
+        header(b"file", 3, magic=b"ustar  \0", at_345=b"14000000000\0") + padded(b"abc"),
+        [(b"file", FILE, b"abc")],
+    ),
+    "version 7, no magic": (
+        header(b"folder/", 0, b"\0", magic=b"")
+        + b"".join(header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(40)),
+        [(b"folder", DIRECTORY, b""), *((b"m%d" % i, FILE, body_of(600, i)) for i in range(40))],
+    ),
+    "signed checksum": (signed(header(b"caf\xe9", 4)) + padded(b"abcd"), [(b"caf\xe9", FILE, b"abcd")]),
+    "pax path and size": (
+        pax((b"path", "dir/é".encode()), (b"size", b"3")) + header(b"short", 0) + padded(b"abc"),
+        [("dir/é".encode(), FILE, b"abc")],
+    ),
+    "pax binary path": (
+        pax((b"hdrcharset", b"BINARY"), (b"path", b"raw\xff\xfe")) + header(b"short", 2) + padded(b"de"),
+        [(b"raw\xff\xfe", FILE, b"de")],
+    ),
+    "pax global, then a line break in a path": (
+        pax((b"comment", b"c" * 2000), (b"mtime", b"1.5"), typeflag=b"g")
+        + pax((b"path", b"with\nnewline=1")) + header(b"short", 1) + padded(b"f"),
+        [(b"with\nnewline=1", FILE, b"f")],
+    ),
+    "GNU long name, then pax": (
+        header(b"long", 7, b"L") + padded(b"gnu-on\0") + pax((b"comment", b"x"))
+        + header(b"short", 1) + padded(b"g"),
+        [(b"gnu-on", FILE, b"g")],
+    ),
+    "pax global size": (
+        pax((b"size", b"1000"), typeflag=b"g")
+        + b"".join(header(b"m%03d" % i, 0) + padded(body_of(1000, i)) for i in range(60)),
+        [(b"m%03d" % i, FILE, body_of(1000, i)) for i in range(60)],
+    ),
+    "label and multi-volume": (
+        header(b"label", 0, b"V") + header(b"part", 600, b"M") + padded(body_of(600))
+        + header(b"z", 1) + padded(b"z"),
+        [(b"label", SPECIAL, b""), (b"part", MULTI_VOLUME, b""), (b"z", FILE, b"z")],
+    ),
+    **{
+        f"sparse {name}": (
+            header(b"a", 3) + padded(b"abc") + content + header(b"z", 3) + padded(b"xyz"),
+            [(b"a", FILE, b"abc"), (b"s", SPARSE, b""), (b"z", FILE, b"xyz")],
+        )
+        for name, content in SPARSES.items()
+    },
+}  # fmt: skip
 
-def test_base_256_sizes_and_star_prefixes(tmp_path):
-    big = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padded(body_of(700))
-    star = header(b"tail", 5, at_345=b"head", at_476=b"00000000000\0", at_508=b"tar\0") + padded(b"12345")
-    posix = header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde")
-    path = save(tmp_path, big + star + posix + END)
-    found = check_equal_names(path, [b"big", b"head/tail", b"p" * 155 + b"/tail"])
-    assert bytes_of(path, found)[0][1] == body_of(700)
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("chains", CHAIN_COUNTS)
+def test_members_of_every_dialect(tmp_path, dialect, chains):
+    content, members = DIALECTS[dialect]
+    # In a tar of others, so that a wrong end of the member shows.
+    path = save(tmp_path, content + header(b"after", 2) + padded(b"ok") + END)
+    scanned = scan(path, chains)
+    assert scanned.status == "ok" and ("sparse" in scanned.reason) == dialect.startswith("sparse")
+    kinds = [(name, kind) for name, kind, _ in members]
+    assert list(zip(scanned.names, scanned.kinds.tolist(), strict=True))[:-1] == kinds
+    readable = [(name, body) for name, kind, body in members if kind == FILE]
+    assert bytes_of(path, scanned)[:-1] == readable
+    # A global size holds for the member after it too.
+    assert dialect == "pax global size" or bytes_of(path, scanned)[-1] == (b"after", b"ok")
 
 
-def check_equal_names(path: Path, expected: list[bytes]) -> TarScan:
-    for chains in CHAIN_COUNTS:
-        found = scan(path, chains)
-        assert found.names == expected, found.reason
-    return found
-
-
-def test_gnu_headers_have_other_fields_in_place_of_the_prefix(tmp_path):
-    path = save(
-        tmp_path, header(b"file", 3, magic=b"ustar  \0", at_345=b"14000000000\0") + padded(b"abc") + END
-    )
-    assert bytes_of(path, check_equal_names(path, [b"file"])) == [(b"file", b"abc")]
-
-
-def test_version_7_tars_without_magic(tmp_path):
-    blocks = b"".join(header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(40))
-    path = save(tmp_path, header(b"folder/", 0, b"\0", magic=b"") + blocks + END)
-    found = check_equal(path)
-    assert found.status == "ok" and found.kinds[0] == DIRECTORY and found.names[0] == b"folder"
-
-
-def test_signed_checksums_of_old_writers(tmp_path):
-    block = bytearray(header(b"caf\xe9", 4))
-    block[148:156] = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 256 - 256)
-    path = save(tmp_path, bytes(block) + padded(b"abcd") + END)
-    assert bytes_of(path, check_equal(path)) == [(b"caf\xe9", b"abcd")]
-
-
-def test_sizes_above_8_gib_by_pax_and_base_256(tmp_path):
-    size = 9 << 30
-    for number, head in enumerate(
-        [
-            pax((b"size", b"%d" % size)) + header(b"huge", 0),
-            header(b"huge", 0, at_124=b"\x80" + size.to_bytes(11, "big")),
-        ]
-    ):
-        path = tmp_path / f"{number}.tar"
-        with open(path, "wb") as handle:
-            handle.write(head)
-            handle.seek(len(head) + size)
-            handle.write(header(b"after", 3) + padded(b"abc") + END)
-        for chains in (1, 16):
-            found = scan(path, chains)
-            assert found.status == "ok" and found.names == [b"huge", b"after"] and found.sizes[0] == size
-            with open(path, "rb") as handle:
-                handle.seek(found.offsets[1])
-                assert handle.read(found.sizes[1]) == b"abc"
-
-
-def test_pax_records_local_global_and_binary(tmp_path):
-    path = save(
-        tmp_path,
-        pax((b"path", "dir/é".encode()), (b"size", b"3"))
-        + header(b"short", 0)
-        + padded(b"abc")
-        + pax((b"hdrcharset", b"BINARY"), (b"path", b"raw\xff\xfe"))
-        + header(b"short", 2)
-        + padded(b"de")
-        + pax((b"comment", b"c" * 2000), (b"mtime", b"1.5"), typeflag=b"g")
-        + pax((b"path", b"with\nnewline=1"))
-        + header(b"short", 1)
-        + padded(b"f")
-        + header(b"long", 7, b"L")
-        + padded(b"gnu-on\0")
-        + pax((b"comment", b"x"))
-        + header(b"short", 1)
-        + padded(b"g")
-        + END,
-    )
-    found = check_equal(path)
-    assert found.names == ["dir/é".encode(), b"raw\xff\xfe", b"with\nnewline=1", b"gnu-on"]
-
-
-def test_global_pax_sizes_hold_for_all_that_follows(tmp_path):
-    members = b"".join(header(b"m%03d" % i, 0) + padded(body_of(1000, i)) for i in range(60))
-    path = save(tmp_path, pax((b"size", b"1000"), typeflag=b"g") + members + END)
-    for chains in CHAIN_COUNTS:
-        found = scan(path, chains)
-        assert found.status == "ok"
-        assert bytes_of(path, found) == [(b"m%03d" % i, body_of(1000, i)) for i in range(60)]
+SIZE = 9 << 30
 
 
 @pytest.mark.parametrize(
-    "sparse",
+    "head",
     [
-        header(
-            b"s", 600, b"S", b"ustar  \0", at_386=b"00000000000\0" + b"00000001130\0", at_483=b"00000010000\0"
-        )
-        + padded(body_of(600)),
-        header(b"s", 600, b"S", b"ustar  \0", at_482=b"\1", at_483=b"00000010000\0")
-        + (bytes(504) + b"\1" + bytes(7))
-        + bytes(512)
-        + padded(body_of(600)),
-        pax(
-            (b"GNU.sparse.major", b"1"),
-            (b"GNU.sparse.minor", b"0"),
-            (b"GNU.sparse.name", b"s"),
-            (b"GNU.sparse.realsize", b"4096"),
-        )
-        + header(b"GNUSparseFile.0/s", 1112)
-        + padded(b"1\n0\n600\n")
-        + padded(body_of(600)),
-        pax((b"GNU.sparse.size", b"4096"), (b"GNU.sparse.map", b"0,600"))
-        + header(b"s", 600)
-        + padded(body_of(600)),
+        pax((b"size", b"%d" % SIZE)) + header(b"huge", 0),
+        header(b"huge", 0, at_124=b"\x80" + SIZE.to_bytes(11, "big")),
     ],
-    ids=["gnu", "gnu-extended", "pax-1.0", "pax-0.1"],
+    ids=["pax", "base-256"],
 )
-def test_sparse_members_are_named_not_read(tmp_path, sparse):
-    path = save(tmp_path, header(b"a", 3) + padded(b"abc") + sparse + header(b"z", 3) + padded(b"xyz") + END)
-    found = check_equal_names(path, [b"a", b"s", b"z"])
-    assert found.kinds.tolist() == [FILE, SPARSE, FILE] and "sparse" in found.reason
-    assert bytes_of(path, found) == [(b"a", b"abc"), (b"z", b"xyz")]
-
-
-def test_multi_volume_continuations_and_labels_are_no_files(tmp_path):
-    path = save(
-        tmp_path,
-        header(b"label", 0, b"V")
-        + header(b"part", 600, b"M")
-        + padded(body_of(600))
-        + header(b"z", 1)
-        + padded(b"z")
-        + END,
-    )
-    found = check_equal_names(path, [b"label", b"part", b"z"])
-    assert found.kinds.tolist() == [SPECIAL, MULTI_VOLUME, FILE]
+def test_sizes_above_8_gib(tmp_path, head):
+    with open(tmp_path / "huge.tar", "w+b") as tar:
+        tar.write(head)
+        tar.seek(len(head) + SIZE)
+        tar.write(header(b"after", 3) + padded(b"abc") + END)
+        tar.flush()
+        for chains in (1, 16):
+            scanned = scan(tar.name, chains)
+            assert (scanned.status, scanned.names, scanned.sizes[0]) == ("ok", [b"huge", b"after"], SIZE)
+            tar.seek(scanned.offsets[1])
+            assert tar.read(scanned.sizes[1]) == b"abc"
 
 
 # Names, links, duplicates.
@@ -418,51 +398,29 @@ def test_multi_volume_continuations_and_labels_are_no_files(tmp_path):
 
 def test_the_prefix_is_stripped_not_its_characters(tmp_path):
     names = ["./.hidden", "./hidden", ".hidden.json", "..dots", "././twice", ".//slash", "..", "../up"]
-    found = scan(save(tmp_path, tar_of(*[(name, name.encode()) for name in names])))
-    assert found.names == [
-        b".hidden",
-        b"hidden",
-        b".hidden.json",
-        b"..dots",
-        b"twice",
-        b"slash",
-        b"..",
-        b"../up",
-    ]
-    assert found.duplicates == 0
+    scanned = scan(save(tmp_path, tar_of(*[(name, name.encode()) for name in names])))
+    bare = [".hidden", "hidden", ".hidden.json", "..dots", "twice", "slash", "..", "../up"]
+    assert scanned.names == [name.encode() for name in bare] and scanned.duplicates == 0
 
 
 def test_links_get_the_bytes_tarfile_gives(tmp_path):
     link = lambda name, target, kind=b"1": info_of(name, kind=kind, linkname=target)  # noqa: E731
-    path = save(
-        tmp_path,
-        tar_of(
-            link("early", "./d/a"),
-            ("./d/a", b"first"),
-            link("hard", "./d/a"),
-            ("d/a", b"second"),
-            link("hard2", "d/../d/a"),
-            link("d/soft", "a", b"2"),
-            link("d/up", "../top", b"2"),
-            link("chain", "hard"),
-            link("loop", "loop", b"2"),
-            link("nowhere", "missing"),
-            info_of("folder", kind=b"5"),
-            link("to-folder", "folder", b"2"),
-            ("top", b"top"),
-        ),
-    )
-    found = check_equal(path)
-    assert dict(zip(found.names, found.kinds.tolist(), strict=True)) == {
+    members = [
+        *(link("early", "./d/a"), ("./d/a", b"first"), link("hard", "./d/a"), ("d/a", b"second")),
+        *(link("hard2", "d/../d/a"), link("d/soft", "a", b"2"), link("d/up", "../top", b"2")),
+        *(link("chain", "hard"), link("loop", "loop", b"2"), link("nowhere", "missing")),
+        *(info_of("folder", kind=b"5"), link("to-folder", "folder", b"2"), ("top", b"top")),
+    ]
+    path = save(tmp_path, tar_of(*members))
+    scanned = check_equal(path)
+    assert dict(zip(scanned.names, scanned.kinds.tolist(), strict=True)) == {
         b"early": BROKEN_LINK, b"d/a": FILE, b"hard": HARD_LINK, b"hard2": HARD_LINK, b"d/soft": SYMLINK,
-        b"d/up": SYMLINK, b"chain": HARD_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK, b"folder": DIRECTORY,
-        b"to-folder": BROKEN_LINK, b"top": FILE,
+        b"d/up": SYMLINK, b"chain": HARD_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
+        b"folder": DIRECTORY, b"to-folder": BROKEN_LINK, b"top": FILE,
     }  # fmt: skip
-    assert (
-        dict(bytes_of(path, found))[b"hard"] == b"first"
-        and dict(bytes_of(path, found))[b"d/soft"] == b"second"
-    )
-    assert found.duplicates == 1 and "more than once" in found.reason
+    bodies = dict(bytes_of(path, scanned))
+    assert bodies[b"hard"] == b"first" and bodies[b"d/soft"] == b"second"
+    assert scanned.duplicates == 1 and "more than once" in scanned.reason
 
 
 @pytest.mark.parametrize("chains", CHAIN_COUNTS)
@@ -483,24 +441,13 @@ def test_directories_and_links_with_bytes_of_their_own(tmp_path, chains):
     )
     for end in (b"", END):
         path = save(tmp_path, content + end)
-        found = scan(path, chains)
-        assert found.status == ("ok" if end else "unterminated"), found.reason
-        assert bytes_of(path, found) == [
+        scanned = scan(path, chains)
+        assert scanned.status == ("ok" if end else "unterminated"), scanned.reason
+        assert bytes_of(path, scanned) == [
             (b"d/a", b"first"), (b"hard", b"first"), (b"alone", body_of(1300, 2)), (b"soft", b"first"),
             (b"d/b", body_of(2000, 6)), (b"last", b"end"),
         ]  # fmt: skip
-        assert found.names == [
-            b"d",
-            b"d/a",
-            b"hard",
-            b"alone",
-            b"soft",
-            b"old",
-            b"bare",
-            b"pipe",
-            b"d/b",
-            b"last",
-        ]
+        assert b" ".join(scanned.names) == b"d d/a hard alone soft old bare pipe d/b last"
 
 
 def test_bytes_that_are_not_there_cost_no_member(tmp_path):
@@ -508,8 +455,8 @@ def test_bytes_that_are_not_there_cost_no_member(tmp_path):
     members = tar_of(*((f"m{number}", body_of(700, number)) for number in range(9)))
     for size in (400, 9000):
         path = save(tmp_path, header(b"d/", size, b"5") + body_of(1024) + members)
-        found = check_equal(path)
-        assert found.status == "damaged" and len(found.names) == 10
+        scanned = check_equal(path)
+        assert scanned.status == "damaged" and len(scanned.names) == 10
 
 
 # Damage.
@@ -520,125 +467,85 @@ def many(count: int = 50, size: int = 700) -> tuple[bytes, list[tuple[bytes, byt
     return tar_of(*members), [(name.encode(), body) for name, body in members]
 
 
-def test_a_bad_checksum_costs_one_member(tmp_path):
-    content, members = many()
-    start = content.index(b"m020.flac")
-    for damage in (start, start + 124, start + 148, start + 300):
-        bad = bytearray(content)
-        bad[damage] ^= 0x15
-        path = save(tmp_path, bytes(bad))
-        found = check_equal(path)
-        assert found.status == "damaged" and f"{start:,}" in found.reason
-        assert bytes_of(path, found) == members[:20] + members[21:]
-        assert found.recovered.tolist() == [False] * 20 + [True] * 29
+MANY, MEMBERS = many()
+START, ALL_BUT_20 = MANY.index(b"m020.flac"), MEMBERS[:20] + MEMBERS[21:]
+
+
+def flipped(at: int, content: bytes = MANY) -> bytes:
+    return content[:at] + bytes([content[at] ^ 0x15]) + content[at + 1 :]
+
+
+def with_header(size: int) -> bytes:
+    """A tar of a, b and between them a header with this base-256 size."""
+    huge = header(b"huge", 0, at_124=b"\x80" + size.to_bytes(11, "big"))
+    return tar_of(("a", b"a"))[:1024] + huge + tar_of(("b", b"b"))
+
+
+INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]), ("b", b"b"), ("c", b"c"))
+LAST_INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]))
+NO_MAGIC = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
+TO_LATER = header(b"m020.flac", 720 + 3 * 1536)
+# Content, status, a word of the reason, the readable members, and how many of them are marked recovered.
+DAMAGE = {
+    **{
+        f"bad byte {at} of a header": (flipped(START + at), "damaged", f"{START:,}", ALL_BUT_20, 29)
+        for at in (0, 124, 148, 300)
+    },
+    "zeroed header": (
+        MANY[:START] + bytes(512) + MANY[START + 512 :], "damaged", "zeros and data", ALL_BUT_20, 29
+    ),
+    "size that leads to a later header": (
+        MANY[:START] + TO_LATER[:148] + MANY[START + 148 :], "damaged", f"{START:,}", ALL_BUT_20, 29
+    ),
+    "size that no file can have": (
+        with_header((1 << 63) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
+    ),
+    "size of 88 bits": (
+        with_header((1 << 88) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
+    ),
+    "first header": (b"\xff" * 512 + MANY[512:], "damaged", "recovered", MEMBERS[1:], 49),
+    "header of a tar in the tar": (
+        flipped(INNER.index(b"inner.tar"), INNER), "damaged", "1,024",
+        [(b"a", b"a"), (b"b", b"b"), (b"c", b"c")], 2,
+    ),
+    "header of a tar in the tar, the last member": (
+        flipped(LAST_INNER.index(b"inner.tar"), LAST_INNER), "damaged", "1,024", [(b"a", b"a")], 0
+    ),
+    "header without magic": (
+        b"".join([*NO_MAGIC[:4], b"\xee", NO_MAGIC[4][1:], *NO_MAGIC[5:], END]), "damaged", "6,144",
+        [(b"m%d" % i, body_of(600, i)) for i in range(9) if i != 4], 4,
+    ),
+    "cut in a body": (MANY[: START + 612], "truncated", f"{START:,}", MEMBERS[:20], 0),
+    "cut in a header": (MANY[: START + 300], "truncated", "inside a header", MEMBERS[:20], 0),
+    "cut between members": (MANY[:START], "unterminated", "end-of-archive", MEMBERS[:20], 0),
+    "three tars in one file": (
+        MANY + tar_of(("second", b"2")) + bytes(512 * 300) + tar_of(("third", b"3")),
+        "concatenated", "another archive", [*MEMBERS, (b"second", b"2"), (b"third", b"3")], 0,
+    ),
+    "bytes after the end": (MANY + b"signature" * 100, "ok", "after the end", MEMBERS, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_costs_the_members_it_lies_in(tmp_path, damage):
+    content, status, word, members, recovered = DAMAGE[damage]
+    path = save(tmp_path, content)
+    for chains in CHAIN_COUNTS:
+        scanned = scan(path, chains)
+        assert (scanned.status, bytes_of(path, scanned)) == (status, members) and word in scanned.reason
+        marked = [False] * (len(members) - recovered) + [True] * recovered
+        assert scanned.recovered.tolist()[: len(members)] == marked
+        # A member that lost its end keeps its name.
+        names = [name for name, _ in members] + [b"m020.flac"] * (damage == "cut in a body")
+        assert scanned.names == names and scanned.kinds.tolist()[len(members) :] in ([], [CUT])
 
 
 def test_thousands_of_damaged_places_are_told_in_few_words(tmp_path):
     bad = bytearray(tar_of(*((f"m{number:04d}.flac", b"x") for number in range(4000))))
     bad[148 + 1024 :: 4096] = bytes(byte ^ 1 for byte in bad[148 + 1024 :: 4096])
-    found = scan(save(tmp_path, bytes(bad)), 1)
-    assert found.status == "damaged" and "more places like these" in found.reason and len(found.reason) < 1000
-    assert found.names == [b"m%04d.flac" % number for number in range(4000) if number % 4 != 1]
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_behind_a_bad_header_the_members_of_a_tar_in_the_tar_are_not_taken(tmp_path, last):
-    inner, _ = many(30)
-    members = [("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("c", b"c")][: 2 if last else 4]
-    content = bytearray(tar_of(*members))
-    content[content.index(b"inner.tar")] ^= 0x15
-    for chains in CHAIN_COUNTS:
-        found = scan(save(tmp_path, bytes(content)), chains)
-        assert found.status == "damaged" and found.names == ([b"a"] if last else [b"a", b"b", b"c"])
-
-
-def test_a_damaged_size_that_leads_to_a_later_header_costs_no_other_member(tmp_path):
-    members = [(f"m{number:02d}.flac", body_of(300, number)) for number in range(20)]
-    content = bytearray(tar_of(*members))
-    start = content.index(b"m05.flac")
-    content[start + 124 : start + 136] = b"%011o\0" % (300 + 3 * 1024)
-    for chains in CHAIN_COUNTS:
-        found = scan(save(tmp_path, bytes(content)), chains)
-        assert found.status == "damaged"
-        assert bytes_of(tmp_path / "a.tar", found) == [
-            (name.encode(), body) for name, body in members if name != "m05.flac"
-        ]
-
-
-@pytest.mark.parametrize("size", [(1 << 63) - 1, (1 << 88) - 1])
-def test_a_size_no_file_can_have_is_damage(tmp_path, size):
-    header = bytearray(info_of("huge.flac").tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = b"\x80" + size.to_bytes(11, "big")
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    path = save(tmp_path, tar_of(("a", b"a"))[:1024] + bytes(header) + tar_of(("b", b"b")))
-    found = check_equal_names(path, [b"a", b"b"])
-    assert found.status == "damaged" and "no file can have" in found.reason
-
-
-def test_a_prefix_counts_unless_the_magic_is_gnus(tmp_path):
-    parts = []
-    for magic in (b"ustar\x0000", b"ustar 00", b"ustar  \0"):
-        header = bytearray(info_of("name", 1).tobuf(tarfile.USTAR_FORMAT))
-        header[257:265], header[345:351], header[148:156] = magic, b"folder", b" " * 8
-        header[148:156] = b"%06o\0 " % sum(header)
-        parts.append(bytes(header) + b"x" + bytes(511))
-    found = scan(save(tmp_path, b"".join(parts) + bytes(1024)), 1)
-    assert found.names == [b"folder/name", b"folder/name", b"name"]
-
-
-def test_a_zeroed_header_is_damage_not_an_end(tmp_path):
-    content, members = many()
-    start = content.index(b"m020.flac")
-    path = save(tmp_path, content[:start] + bytes(512) + content[start + 512 :])
-    found = check_equal(path)
-    assert found.status == "damaged" and bytes_of(path, found) == members[:20] + members[21:]
-
-
-def test_a_damaged_first_header_is_found_past(tmp_path):
-    content, members = many()
-    path = save(tmp_path, b"\xff" * 512 + content[512:])
-    for chains in CHAIN_COUNTS:
-        found = scan(path, chains)
-        assert found.status == "damaged" and bytes_of(path, found) == members[1:] and found.recovered.all()
-
-
-def test_damage_in_tars_without_magic(tmp_path):
-    blocks = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
-    blocks[4] = b"\xee" + blocks[4][1:]
-    path = save(tmp_path, b"".join(blocks) + END)
-    found = check_equal(path)
-    assert found.status == "damaged" and len(found.names) == 8
-
-
-def test_cut_in_a_body_names_the_member(tmp_path):
-    content, members = many()
-    start = content.index(b"m020.flac")
-    path = save(tmp_path, content[: start + 512 + 100])
-    for chains in CHAIN_COUNTS:
-        found = scan(path, chains)
-        assert found.status == "truncated" and f"{start:,}" in found.reason
-        assert bytes_of(path, found) == members[:20]
-        assert found.names[20] == b"m020.flac" and found.kinds[20] == CUT
-    path = save(tmp_path, content[: start + 300])
-    assert scan(path).status == "truncated" and bytes_of(path, scan(path)) == members[:20]
-    path = save(tmp_path, content[:start])
-    assert scan(path).status == "unterminated" and bytes_of(path, scan(path)) == members[:20]
-
-
-def test_concatenated_tars_are_read_to_the_end(tmp_path):
-    content, members = many()
-    path = save(tmp_path, content + tar_of(("second", b"2")) + bytes(512 * 300) + tar_of(("third", b"3")))
-    found = check_equal(path)
-    assert found.status == "concatenated"
-    assert bytes_of(path, found) == [*members, (b"second", b"2"), (b"third", b"3")]
-
-
-def test_bytes_after_the_end_are_reported(tmp_path):
-    content, members = many()
-    path = save(tmp_path, content + b"signature" * 100)
-    found = scan(path)
-    assert found.status == "ok" and "after the end" in found.reason and bytes_of(path, found) == members
+    scanned = scan(save(tmp_path, bytes(bad)), 1)
+    assert "more places like these" in scanned.reason and len(scanned.reason) < 1000
+    assert scanned.names == [b"m%04d.flac" % number for number in range(4000) if number % 4 != 1]
 
 
 @pytest.mark.parametrize(
@@ -657,8 +564,8 @@ def test_bytes_after_the_end_are_reported(tmp_path):
     ids=["nothing", "zeros", "gzip", "zstd", "bzip2", "xz", "zip", "riff", "short"],
 )
 def test_what_is_no_tar_says_so(tmp_path, content, status, word):
-    found = scan(save(tmp_path, content))
-    assert (found.status, len(found.names)) == (status, 0) and word in found.reason
+    scanned = scan(save(tmp_path, content))
+    assert (scanned.status, len(scanned.names)) == (status, 0) and word in scanned.reason
 
 
 def test_missing_unreadable_folders_and_fifos(tmp_path):
@@ -666,8 +573,8 @@ def test_missing_unreadable_folders_and_fifos(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     assert scan(tmp_path / "none").status == "missing"
     for name in ("", "fifo", "loop", "a\0b"):
-        found = scan(os.path.join(tmp_path, name))
-        assert found.status == "unreadable" and found.reason
+        scanned = scan(os.path.join(tmp_path, name))
+        assert scanned.status == "unreadable" and scanned.reason
 
 
 # A tar in a tar, and what the search for a chain's start may be fooled by.
@@ -675,11 +582,10 @@ def test_missing_unreadable_folders_and_fifos(tmp_path):
 
 def test_tars_inside_a_tar_do_not_leak_members(tmp_path):
     inner, _ = many(120, 300)
-    path = save(
-        tmp_path, tar_of(("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("again.tar", inner), ("c", b"c"))
-    )
-    found = check_equal(path)
-    assert found.names == [b"a", b"inner.tar", b"b", b"again.tar", b"c"] and found.status == "ok"
+    members = [("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("again.tar", inner), ("c", b"c")]
+    scanned = check_equal(save(tmp_path, tar_of(*members)))
+    assert [name.decode() for name in scanned.names] == [name for name, _ in members]
+    assert scanned.status == "ok"
 
 
 def test_a_chain_that_starts_after_a_long_name_header_does_not_lose_the_name(tmp_path):
@@ -689,11 +595,6 @@ def test_a_chain_that_starts_after_a_long_name_header_does_not_lose_the_name(tmp
 
 
 # How much is read.
-
-
-def reads_of(path: Path, chains: int) -> tuple[TarScan, float]:
-    found = scan(path, chains)
-    return found, found.bytes_read / 4096 / max(len(found.names), 1)
 
 
 @pytest.mark.parametrize("chains", [1, 32])
@@ -708,19 +609,19 @@ def test_at_most_a_page_and_a_tenth_is_read_for_each_member(tmp_path, monkeypatc
             handle.write(header(b"m%06d" % i, length))
             handle.seek((length + 511) // 512 * 512, 1)
         handle.write(END)
-    found, pages = reads_of(path, chains)
-    assert len(found.names) == 3000 and found.status == "ok"
-    assert pages <= 1.1
+    scanned = scan(path, chains)
+    assert len(scanned.names) == 3000 and scanned.status == "ok"
+    assert scanned.bytes_read <= 1.1 * 4096 * 3000
     # The chains read what they found once: few headers are read again after the landing check.
-    assert found.reads <= 1.1 * 3000
+    assert scanned.reads <= 1.1 * 3000
 
 
 def test_dense_tars_are_read_in_few_reads(tmp_path):
     path = save(tmp_path, b"".join(header(b"m%06d" % i, 100) + bytes(512) for i in range(20_000)) + END)
-    found = scan(path, 1)
-    assert len(found.names) == 20_000
-    assert found.reads <= 20_000 / 50
-    assert found.bytes_read <= 1.01 * path.stat().st_size
+    scanned = scan(path, 1)
+    assert len(scanned.names) == 20_000
+    assert scanned.reads <= 20_000 / 50
+    assert scanned.bytes_read <= 1.01 * path.stat().st_size
 
 
 def test_chains_find_all_but_few_members_by_themselves(tmp_path, monkeypatch):

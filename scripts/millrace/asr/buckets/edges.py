@@ -1,99 +1,105 @@
-"""Edges of duration buckets: the seed's seven, or the exact optimum for a chosen number; and the ids of
-buckets."""
+"""Edges of duration buckets: the policies that choose them, and the ids of buckets. The parse uses it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from millrace.common.errors import MillraceError
 
-SEED_EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
-STEP_SECONDS = 0.01
-MOST_STEPS = 6000  # the search for edges costs their number squared
+if TYPE_CHECKING:
+    from millrace.asr.buckets.histogram import DurationHistogram
+
+DEFAULT_EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 
 
-def checked_edges(edges: Sequence[float]) -> tuple[float, ...]:
-    """`edges` in seconds, rising, from 0 or more; n buckets have n + 1 edges. Raises MillraceError
-    otherwise."""
-    try:
-        values = tuple(float(edge) for edge in edges)
-    except (TypeError, ValueError):
-        values = ()
-    rising = all(low < high for low, high in pairwise(values))
-    if len(values) < 2 or not rising or values[0] < 0 or not np.isfinite(values).all():
-        raise MillraceError(
-            f"bucket edges must be at least two rising numbers of seconds from 0, not {list(edges)}",
-            where="edges",
-            remedy="For example 0 3 5 7 10 15 20 30",
-        )
-    return values
+class EdgePolicy(Protocol):
+    """How the edges of the buckets are chosen: n buckets have n + 1 rising edges, in seconds."""
+
+    @property
+    def known_before_build(self) -> tuple[float, ...] | None:
+        """The edges, if they do not depend on the durations; else None."""
+
+    @property
+    def last_edge(self) -> float:
+        """The upper edge of the last bucket; the histogram of durations ends there."""
+
+    def edges(self, histogram: DurationHistogram) -> tuple[float, ...]:
+        """The edges for the durations of train."""
+
+    def as_dict(self) -> dict[str, float] | None:
+        """What computed edges depend on; None if they are given.
+
+        Config keys with their values, which become flags; beside them anything that tells two policies apart.
+        """
+
+
+@dataclass(frozen=True)
+class GivenEdges:
+    """Edges that somebody chose. Raises MillraceError unless they are two or more, rising, from 0."""
+
+    known_before_build: tuple[float, ...] = DEFAULT_EDGES
+
+    def __post_init__(self) -> None:
+        try:
+            values = tuple(float(edge) for edge in self.known_before_build)
+        except (TypeError, ValueError):
+            values = ()
+        rising = all(low < high for low, high in pairwise(values))
+        if len(values) < 2 or not rising or values[0] < 0 or not all(map(math.isfinite, values)):
+            given = list(self.known_before_build)
+            raise MillraceError(
+                f"bucket edges must be at least two rising numbers of seconds from 0, not {given}",
+                where="edges",
+                remedy="For example 0 3 5 7 10 15 20 30",
+            )
+        object.__setattr__(self, "known_before_build", values)
+
+    @property
+    def last_edge(self) -> float:
+        return self.known_before_build[-1]
+
+    def edges(self, histogram: DurationHistogram) -> tuple[float, ...]:
+        return self.known_before_build
+
+    def as_dict(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class AutoEdges:
+    """The `num_buckets` buckets up to `last_edge` that pad least."""
+
+    num_buckets: int = 7
+    last_edge: float = 30.0
+    known_before_build = None
+
+    def edges(self, histogram: DurationHistogram) -> tuple[float, ...]:
+        return histogram.least_padding(self.num_buckets)
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+# A new policy is a class and a line here (and a name in the schema); it gets num_buckets and last_edge.
+POLICIES: dict[str, Callable[[int, float], EdgePolicy]] = {
+    "default": lambda num_buckets, last_edge: GivenEdges(),
+    "seed": lambda num_buckets, last_edge: GivenEdges(),  # the earlier name of `default`
+    "auto": AutoEdges,
+}
+
+
+def edge_policy(choice: str | Sequence, num_buckets: int = 7, last_edge: float = 30.0) -> EdgePolicy:
+    """The policy of a config or command line: a name of POLICIES, alone or in a list, or edges in seconds."""
+    choice = [choice] if isinstance(choice, str) else list(choice)
+    if choice and choice[0] in POLICIES:
+        return POLICIES[choice[0]](num_buckets, last_edge)
+    return GivenEdges(tuple(choice))
 
 
 def bucket_ids(edges: Sequence[float]) -> list[str]:
     """`b_<low>_<high>` of every bucket, as in b_0_3 or b_2.5_4."""
-    text = [format(edge, ".10g") for edge in edges]
-    return [f"b_{low}_{high}" for low, high in pairwise(text)]
-
-
-def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
-    """int16 number of the bucket [low, high) of every duration (seconds).
-
-    What is below the first edge joins the first bucket; the last edge itself, and what lies beyond, the last.
-    """
-    return np.searchsorted(np.asarray(edges[1:-1], dtype=np.float64), durations, side="right").astype(
-        np.int16
-    )
-
-
-class DurationHistogram:
-    """Counts of durations in steps of `step` seconds up to `last`; what is longer is in the last step.
-
-    Without `step`: STEP_SECONDS, or more where `last` is above a minute.
-    """
-
-    def __init__(self, last: float, step: float | None = None) -> None:
-        self.step = step = step or max(STEP_SECONDS, last / MOST_STEPS)
-        self.counts = np.zeros(max(1, int(np.ceil(round(last / step, 6)))), dtype=np.int64)
-
-    def add(self, durations: np.ndarray) -> None:
-        at = np.minimum(
-            (np.minimum(durations, 1e9) / self.step + 1e-6).astype(np.int64), len(self.counts) - 1
-        )
-        self.counts += np.bincount(at, minlength=len(self.counts))
-
-
-def auto_edges(counts: np.ndarray, buckets: int, step: float = STEP_SECONDS) -> tuple[float, ...]:
-    """The edges that pad least when every row is padded to the upper edge of its bucket; exact, by dynamic
-    programming.
-
-    `counts[i]` rows last [i, i + 1) * step seconds. Minimises the sum over buckets of rows * upper edge (the
-    real seconds are constant), in O(buckets * n^2), vectorised over one n. The first edge is 0, the last
-    len(counts) * step. Fewer buckets come back where fewer different durations exist.
-    """
-    counts = np.asarray(counts, dtype=np.float64)
-    used = np.flatnonzero(counts)
-    last = len(counts)
-    # An edge just above an empty step is never better than the one above the last used step below it; and
-    # padding goes to the longest row, so the last edge counts as if it lay right above that.
-    ends = used + 1 if len(used) else np.array([last])
-    if buckets < 1:
-        raise MillraceError(f"the number of buckets must be at least 1, not {buckets}", where="edges: auto")
-    buckets = min(buckets, len(ends))
-    below = np.concatenate([[0.0], np.cumsum(counts)])[ends]  # rows below each candidate edge
-    cost = below * ends  # one bucket up to the candidate
-    chosen = np.zeros((buckets, len(ends)), dtype=np.int64)
-    for bucket in range(1, buckets):
-        previous, cost = cost, np.full(len(ends), np.inf)
-        for end in range(bucket, len(ends)):
-            totals = previous[bucket - 1 : end] + (below[end] - below[bucket - 1 : end]) * ends[end]
-            best = int(np.argmin(totals))
-            cost[end], chosen[bucket, end] = totals[best], best + bucket - 1
-    edges, end = [], len(ends) - 1
-    for bucket in range(buckets - 1, -1, -1):
-        edges.append(round(float(ends[end] * step), 6))
-        end = chosen[bucket, end]
-    edges[0] = round(float(last * step), 6)
-    return (0.0, *reversed(edges))
+    return [f"b_{low:.10g}_{high:.10g}" for low, high in pairwise(edges)]

@@ -1,5 +1,4 @@
-"""The files of a bucket build: bucket parquets, the config that names them, the table of tars, rejected
-rows."""
+"""The files of a bucket build: bucket parquets, the config that names them, the table of tars, rejects."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ import pyarrow.parquet as pq
 from millrace.asr.buckets import edges as bucket_edges
 from millrace.asr.buckets.config import relative_tar_root
 from millrace.asr.manifests import columns as mc
-from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError
+from millrace.common import atomic
 
 TRAIN = "train"
 CONFIG = "bucket_config.json"
@@ -50,27 +48,27 @@ class _Writer:
     rows: int = 0
     microseconds: int = 0  # whole numbers: the sum does not depend on the order
     longest: float = 0.0
-    held: list[pa.Table] = field(default_factory=list)
-    held_rows: int = 0
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_rows: int = 0
 
     def write(self, table: pa.Table) -> None:
         durations = table.column("duration_s").to_numpy()
         self.rows += len(table)
         self.microseconds += int(np.rint(durations * 1e6).astype(np.int64).sum())
         self.longest = max(self.longest, float(durations.max()))
-        self.held.append(table)
-        self.held_rows += len(table)
-        if self.held_rows >= self.row_group:
-            whole = self.held_rows // self.row_group * self.row_group
-            rows = pa.concat_tables(self.held)
+        self.waiting.append(table)
+        self.waiting_rows += len(table)
+        if self.waiting_rows >= self.row_group:
+            whole = self.waiting_rows // self.row_group * self.row_group
+            rows = pa.concat_tables(self.waiting)
             self.parquet.write_table(rows.slice(0, whole), row_group_size=self.row_group)
             # take, not slice: a slice would keep all of the rows in memory
             rest = rows.take(np.arange(whole, len(rows)))
-            self.held, self.held_rows = [rest] * bool(len(rest)), len(rest)
+            self.waiting, self.waiting_rows = [rest] * bool(len(rest)), len(rest)
 
     def finish(self) -> None:
-        if self.held_rows:
-            self.parquet.write_table(pa.concat_tables(self.held), row_group_size=self.row_group)
+        if self.waiting_rows:
+            self.parquet.write_table(pa.concat_tables(self.waiting), row_group_size=self.row_group)
         self.parquet.close()
 
     def facts(self) -> dict:
@@ -96,32 +94,27 @@ class BucketFiles:
     @contextlib.contextmanager
     def writing(self, split: str) -> Iterator[None]:
         """Open the files of a split; they get their names when the block ends without an error."""
-        names = (
-            [f"{TRAIN}/{bucket}.parquet" for bucket in self.ids] if split == TRAIN else [f"{split}.parquet"]
-        )
+        names = [f"{TRAIN}/{bucket}" for bucket in self.ids] if split == TRAIN else [split]
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
             for name in names:
-                partial = stack.enter_context(atomic.replacing(self.folder / name))
-                # No Arrow schema inside: readers see plain text columns, and the dictionary stays a matter of
-                # encoding.
-                options = {
-                    "compression": "snappy",
-                    "write_statistics": False,
-                    "store_schema": False,
-                }
+                path = self.folder / f"{name}.parquet"
                 parquet = pq.ParquetWriter(
-                    partial, SCHEMA, use_dictionary=["tar_path", "language"], **options
+                    stack.enter_context(atomic.replacing(path)),
+                    SCHEMA,
+                    use_dictionary=["tar_path", "language"],
+                    compression="snappy",
+                    write_statistics=False,
+                    store_schema=False,  # readers see plain text columns; the dictionary is only an encoding
                 )
                 stack.callback(parquet.close)
-                writers.append(_Writer(self.folder / name, self.row_group, parquet))
+                writers.append(_Writer(path, self.row_group, parquet))
             yield
             for writer in writers:
                 writer.finish()
 
     def write(self, split: str, tables: Sequence[pa.Table]) -> None:
-        """Append one table per file of the split: the columns of SCHEMA, but `tar` (a number) for
-        tar_path."""
+        """Append one table per file of the split: SCHEMA's columns, but `tar` (a number) for tar_path."""
         for writer, table in zip(self._writers[split], tables, strict=True):
             if len(table):
                 paths = pa.DictionaryArray.from_arrays(table.column("tar").combine_chunks(), self.tars)
@@ -134,30 +127,22 @@ class BucketFiles:
     def sweep(self) -> None:
         """Remove bucket files of other edges, and files of splits that are gone."""
         ours = {writer.path for writers in self._writers.values() for writer in writers}
-        for path in [
-            *(self.folder / TRAIN).glob("b_*.parquet"),
-            *(self.folder / f"{name}.parquet" for name in ("dev", "test")),
-        ]:
-            if path not in ours:
-                path.unlink(missing_ok=True)
+        splits = (self.folder / f"{name}.parquet" for name in ("dev", "test"))
+        for path in {*(self.folder / TRAIN).glob("b_*.parquet"), *splits} - ours:
+            path.unlink(missing_ok=True)
 
     def write_config(self, over_max: str, auto: dict | None = None) -> None:
-        """Write `bucket_config.json` as the seed has it, with true percentages; buckets carry their path.
+        """Write `bucket_config.json` as the original script does, with true percentages and paths.
 
-        `auto` is what the edges were found by, where they were not given.
+        `auto` is what computed edges depend on (`EdgePolicy.as_dict`).
         """
         writers = self._writers.get(TRAIN, [])
         samples = sum(writer.rows for writer in writers)
         microseconds = sum(writer.microseconds for writer in writers)
         buckets = []
         for bucket, writer, low, high in zip(self.ids, writers, self.edges, self.edges[1:], strict=False):
-            facts = {
-                "bucket_id": bucket,
-                "range": f"{low}-{high}s",
-                "low_seconds": low,
-                "high_seconds": high,
-                **writer.facts(),
-            }
+            facts = {"bucket_id": bucket, "range": f"{low}-{high}s", "low_seconds": low, "high_seconds": high}
+            facts |= writer.facts()
             facts["pct_samples"] = 100 * writer.rows / samples if samples else 0.0
             facts["pct_hours"] = 100 * writer.microseconds / microseconds if microseconds else 0.0
             facts["path"] = writer.path.relative_to(self.folder).as_posix()
@@ -185,51 +170,17 @@ class BucketFiles:
 
 
 def write_tars(path: Path, tars: Sequence[str], states: dict[str, tuple[int, int]]) -> None:
-    """Write tar_path, size and mtime_ns of every tar as indexed: readers refuse one that has changed
-    since."""
-    columns = [[states.get(tar, (None, None))[at] for tar in tars] for at in (0, 1)]
-    table = pa.table(
-        {
-            "tar_path": pa.array(tars, pa.string()),
-            "size": pa.array(columns[0], pa.int64()),
-            "mtime_ns": pa.array(columns[1], pa.int64()),
-        }
-    )
+    """Write tar_path, size and mtime_ns of every tar as indexed: readers refuse one that has changed."""
+    columns: dict[str, pa.Array] = {"tar_path": pa.array(tars, pa.string())}
+    for at, name in enumerate(("size", "mtime_ns")):
+        columns[name] = pa.array([states.get(tar, (None, None))[at] for tar in tars], pa.int64())
+    table = pa.table(columns)
     with atomic.replacing(path) as partial:
         pq.write_table(table, partial, compression="zstd")
 
 
-def read_durations(folder: Path, split: str = TRAIN) -> list[np.ndarray]:
-    """float32 seconds of the rows of every bucket (or of the file of another split), in order: what a plan
-    needs.
-
-    Raises MillraceError where the buckets are not there.
-    """
-    try:
-        config = jsonl.read(folder / CONFIG)
-        files = config["buckets"] if split == TRAIN else [config["splits"][split]]
-        return [_durations(folder / file["path"], file["samples"]) for file in files]
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise MillraceError(
-            f"no whole buckets of {split} ({error})", str(folder), "Build them: snakemake asr_data"
-        ) from None
-
-
-def _durations(path: Path, rows: int) -> np.ndarray:
-    result, at = np.empty(rows, dtype=np.float32), 0
-    parquet = pq.ParquetFile(path)
-    for group in range(parquet.num_row_groups):
-        column = parquet.read_row_group(group, columns=["duration_s"]).column(0)
-        result[at : at + len(column)] = column.to_numpy()
-        at += len(column)
-    if at != rows:
-        raise ValueError(f"{path.name} has {at} rows, not {rows}")
-    return result
-
-
 class RejectFile:
-    """rejects.jsonl: every rejected row with its reason, file and row, in an order that does not depend on
-    threads."""
+    """rejects.jsonl: every rejected row with its reason, file and row, in an order that no thread changes."""
 
     def __init__(self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path) -> None:
         self.path, self.tars, self.details, self.folder = path, [*tars, None], details, folder
@@ -245,19 +196,19 @@ class RejectFile:
 
         def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
             """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
-            bad = table.filter(pa.array(problem > 0)).select(
-                ["tar", "tar_member_name", "transcript", "language", "duration_s", "row"]
-            )
-            codes = problem[problem > 0]
+            columns = ["tar", "tar_member_name", "transcript", "language", "duration_s", "row"]
+            bad, codes = table.filter(pa.array(problem > 0)).select(columns), problem[problem > 0]
             with open(self.path, "ab") as handle:
                 for row, code in zip(bad.to_pylist(), codes.tolist(), strict=True):
                     number, tar = row.pop("row"), self.owner.tars[row.pop("tar")]
+                    file, number = self.files[number >> 40], number & ((1 << 40) - 1)
                     record = {
                         "reason": mc.REASONS[code],
                         "split": self.split,
-                        "file": str(self.files[number >> 40]),
+                        "file": str(file),
+                        "row": number,
                     }
-                    record |= {"row": number & ((1 << 40) - 1), "tar_path": tar, **row}
+                    record |= {"tar_path": tar, **row}
                     detail = self.owner.details.get(tar or "", "")
                     if mc.REASONS[code] in _TAR_REASONS and detail:
                         record["detail"] = detail
@@ -265,13 +216,13 @@ class RejectFile:
             return {mc.REASONS[code]: int(count) for code, count in enumerate(np.bincount(codes)) if count}
 
     def part(self, split: str, files: Sequence[Path]) -> Part:
-        """A new part; parts are joined in the order in which they were asked for."""
+        """A new part; parts are joined in the order in which `part` made them."""
         with self._lock:
             self._parts.append(self.folder / f"{len(self._parts):06d}.jsonl")
             return self.Part(self, split, files, self._parts[-1])
 
     def finish(self) -> None:
-        """Write the file, empty where no row was rejected."""
+        """Write the file, empty if no row was rejected."""
         with atomic.replacing(self.path) as partial, open(partial, "wb") as target:
             for part in self._parts:
                 if part.exists():

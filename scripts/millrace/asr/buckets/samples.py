@@ -1,5 +1,4 @@
-"""The identity of a sample: a 64-bit hash of its tar and member, the same everywhere and for any input
-order."""
+"""The identity of a sample: a 64-bit hash of its tar and member, the same for any order of the input."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ from millrace.common.hashing import hash_strings, mix
 
 
 def sample_ids(tar_hashes: np.ndarray, members: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """uint64 ids of (tar, member): `tar_hashes` from `hash_strings` of the tars' names, members without a ./
-    prefix."""
+    """uint64 ids of (tar, member): `tar_hashes` are of the tars' names, members have no ./ prefix."""
     return mix(hash_strings(members) + mix(tar_hashes))
 
 
@@ -25,25 +23,18 @@ def portable_names(tars: list[str]) -> list[str]:
     return [path[len(shared) :].lstrip("/") if path.startswith("/") else path for path in tars]
 
 
-def untangled(
+def resolve_collisions(
     table: pa.Table, tars: Sequence[str], order: np.ndarray, keys: np.ndarray, tied: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bring rows of equal keys into an order that does not depend on the input's; return it and the places of
-    twins.
+    """Order rows of equal keys, at the places `tied` of `order`, independently of the input's order.
 
-    Twins are the rows of one (tar, member) after the first, by duration, transcript, language, file and row.
+    Returns the new order and the places of twins: the rows of one (tar, member) after the first, by duration,
+    transcript, language, file and row.
     """
+    columns = {"tar_member_name": "", "duration_s": 0.0, "transcript": "", "language": "", "row": 0}
     rows = table.take(pa.array(order[tied])).to_pylist()
     facts = [
-        (
-            key,
-            tars[row["tar"]],
-            row["tar_member_name"],
-            row["duration_s"],
-            row["transcript"],
-            row["language"] or "",
-            row["row"],
-        )
+        (key, tars[row["tar"]], *(row[name] or default for name, default in columns.items()))
         for key, row in zip(keys[tied].tolist(), rows, strict=True)
     ]
     ranked = sorted(range(len(facts)), key=facts.__getitem__)

@@ -1,5 +1,4 @@
-"""Rows spilled to disk, parted by the leading bits of a 64-bit key: more rows than memory, sorted piece by
-piece."""
+"""Rows spilled to disk, parted by the leading bits of a 64-bit key: more rows than memory can be sorted."""
 
 from __future__ import annotations
 
@@ -30,9 +29,8 @@ class RowSpill:
         self.path, self.parts = path, parts
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
         self._end = 0
-        self._places: list[list[tuple[int, int]]] = [
-            [] for _ in range(parts)
-        ]  # offset and size of each part's batches
+        # Offset and size of each part's batches.
+        self._places: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
         self._schema: pa.Schema | None = None
         self._lock = threading.Lock()
 
@@ -68,10 +66,9 @@ class RowSpill:
         return offset
 
     def read(self, part: int) -> pa.Table | None:
-        """All rows of one part, or None where there are none."""
-        batches = []
-        for offset, size in self._places[part]:
-            batches.append(pa.ipc.read_record_batch(pa.py_buffer(self._pread(size, offset)), self._schema))
+        """All rows of one part, or None if there are none."""
+        raw = (pa.py_buffer(self._pread(size, offset)) for offset, size in self._places[part])
+        batches = [pa.ipc.read_record_batch(one, self._schema) for one in raw]
         return pa.Table.from_batches(batches).combine_chunks() if batches else None
 
     def _pread(self, size: int, offset: int) -> bytes:

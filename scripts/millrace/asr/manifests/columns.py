@@ -1,94 +1,90 @@
-"""Columns of any type, made into text and seconds, with a reason for every row where that fails."""
+"""The row schema of manifests: columns of any type as text and seconds, and the reason of every bad row."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-TEXT = pa.large_string()
+from millrace.common.errors import MillraceError
+
+# What all columns are cast to.
+TEXT, SECONDS = pa.large_string(), pa.float64()
 # Codes of `problem`; 0 means none so far. The names are the reasons of the ledger.
 REASONS = (
     "",
-    "json_damaged",
-    "json_encoding",
-    "not_an_object",
-    "no_tar_path",
-    "no_member_name",
-    "segment_of_member",
-    "text_not_utf8",
-    "text_is_nested",
-    "empty_transcript",
-    "duration_missing",
-    "duration_not_numeric",
-    "duration_nan",
-    "duration_infinite",
-    "duration_not_positive",
-    "duration_implausible",
-    "longer_than_last_edge",
-    "tar_not_indexed",
-    "not_in_tar",
-    "not_a_file",
-    "empty_member",
-    "duplicate_row",
+    *("json_damaged", "json_encoding", "not_an_object", "no_tar_path", "no_member_name", "segment_of_member"),
+    *("text_not_utf8", "text_is_nested", "empty_transcript"),
+    *("duration_missing", "duration_not_numeric", "duration_nan", "duration_infinite"),
+    *("duration_not_positive", "duration_implausible", "longer_than_last_edge"),
+    *("tar_not_indexed", "not_in_tar", "not_a_file", "empty_member", "duplicate_row"),
 )
 CODE = {reason: code for code, reason in enumerate(REASONS)}
-# What is outside of a millisecond to eleven days is a wrong unit, not a clip; planning could not tell the
-# least from 0.
+# Outside of these (a millisecond to eleven days) it is a wrong unit; planning cannot tell the least from 0.
 SHORTEST_SECONDS, LONGEST_SECONDS = 1e-3, 1e6
 
 
+def check_type(column: pa.Field, wanted: pa.DataType, path: Path) -> None:
+    """Raise MillraceError, with file and column, if a column of this type can never become `wanted`."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    bad, noun, remedy = pa.types.is_nested(kind), "text", "Write one text a row"
+    if wanted == SECONDS:
+        bad = (
+            bad
+            or pa.types.is_boolean(kind)
+            or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind))
+        )
+        noun, remedy = "number of seconds", "Write seconds, as a number"
+    if bad:
+        raise MillraceError(f"the column {column.name} is {kind}, which is no {noun}", str(path), remedy)
+
+
 def note(problem: np.ndarray, mask: np.ndarray, reason: str) -> None:
-    """Set the reason of the rows in `mask` that have none yet: the first problem found is the one that is
-    reported."""
+    """Set the reason of the rows in `mask` that have none yet: the first problem is reported."""
     problem[mask & (problem == 0)] = CODE[reason]
 
 
-def text(column: pa.Array, problem: np.ndarray) -> pa.Array:
-    """`column` as large_string: numbers become text, NaN null.
-
-    Lists and structs, and bytes that are not UTF-8, are noted and become null.
-    """
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return text(column.dictionary_decode(), problem)
-    if pa.types.is_null(kind):
-        return pa.nulls(len(column), TEXT)
-    if pa.types.is_floating(kind):
-        return pc.if_else(pc.is_nan(column.cast(pa.float64())), None, column).cast(TEXT)
-    if pa.types.is_nested(kind):
-        note(problem, column.is_valid().to_numpy(zero_copy_only=False), "text_is_nested")
-        return pa.nulls(len(column), TEXT)
-    if not (_is_text(kind) or _is_bytes(kind)):
-        return column.cast(TEXT)
+def text(column: pa.Array, problem: np.ndarray | None = None) -> pa.Array:
+    """`column` as TEXT: numbers become text, NaN null; bytes that are not UTF-8 are noted and become null."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column.cast(SECONDS)), None, column)
     try:
         result = column.cast(TEXT)
-        result.validate(full=True)
+        result.validate(full=True)  # a column that is declared as text need not be UTF-8
         return result
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        return _decoded(column.cast(pa.large_binary()), problem)
-
-
-def _decoded(column: pa.Array, problem: np.ndarray) -> pa.Array:
-    values, broken = [], np.zeros(len(column), dtype=bool)
-    for at, raw in enumerate(column.to_pylist()):
-        try:
-            values.append(None if raw is None else raw.decode("utf-8"))
-        except UnicodeDecodeError:
-            values.append(None)
-            broken[at] = True
-    note(problem, broken, "text_not_utf8")
-    return pa.array(values, TEXT)
+        result = pa.array([_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()], TEXT)
+    if problem is not None:
+        note(
+            problem,
+            pc.and_not(result.is_null(), column.is_null()).to_numpy(zero_copy_only=False),
+            "text_not_utf8",
+        )
+    return result
 
 
 def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
-    """`column` as float64 seconds; NaN where it is no positive, finite, plausible number, and the reason
-    noted."""
-    values, missing, unreadable = _numbers(column)
+    """`column` as float64 seconds; what is no positive, finite, plausible number gets its reason noted."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind, missing = column.type, column.is_null().to_numpy(zero_copy_only=False)
     note(problem, missing, "duration_missing")
-    note(problem, unreadable, "duration_not_numeric")
+    if pa.types.is_decimal(kind):
+        column = column.cast(pa.string()).cast(SECONDS)  # the direct cast is off in the last digit
+    elif pa.types.is_duration(kind):
+        nanoseconds = column.cast(pa.duration("ns"), safe=False).cast(pa.int64())
+        column = pc.divide(nanoseconds.cast(SECONDS, safe=False), 1e9)
+    elif not pa.types.is_primitive(kind) and not pa.types.is_null(kind):  # texts and bytes
+        column = pa.array([number(value) for value in column.to_pylist()], SECONDS)
+        note(problem, ~missing & column.is_null().to_numpy(zero_copy_only=False), "duration_not_numeric")
+    column = column.cast(SECONDS, safe=False)
+    values = pc.fill_null(column, math.nan).to_numpy(zero_copy_only=False).copy()
     note(problem, np.isnan(values), "duration_nan")
     note(problem, np.isinf(values), "duration_infinite")
     with np.errstate(invalid="ignore"):
@@ -97,51 +93,19 @@ def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
     return values
 
 
-def _numbers(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    kind, nothing = column.type, np.zeros(len(column), dtype=bool)
-    if pa.types.is_dictionary(kind):
-        return _numbers(column.dictionary_decode())
-    missing = column.is_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
-        values = column.cast(pa.float64(), safe=False)
-    elif pa.types.is_decimal(kind):
-        values = column.cast(pa.string()).cast(
-            pa.float64()
-        )  # by way of text: the direct cast is off in the last digit
-    elif pa.types.is_duration(kind):
-        values = pc.divide(
-            column.cast(pa.duration("ns"), safe=False).cast(pa.int64()).cast(pa.float64(), safe=False), 1e9
-        )
-    elif _is_text(kind) or _is_bytes(kind):
-        values = np.array([_number(value) for value in column.to_pylist()], dtype=np.float64)
-        # A text that says "nan" is a NaN; what float() refuses is no number.
-        unreadable = np.array(
-            [_number(value, bad=math.inf) == math.inf for value in column.to_pylist()], dtype=bool
-        )
-        return values, missing, unreadable & ~missing & ~np.isinf(values)
-    else:
-        return np.full(len(column), np.nan), missing, ~missing
-    return pc.fill_null(values, math.nan).to_numpy(zero_copy_only=False).copy(), missing, nothing
-
-
-def _number(value: str | bytes | None, bad: float = math.nan) -> float:
+def number(value: object) -> float | None:
+    """A number, or what a text or bytes say as one (`nan` and `inf` too); None for all else."""
     try:
-        return float(value) if value is not None else math.nan
-    except ValueError:
-        return bad
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or (pa.types.is_binary_view(kind))
-    )
+def _decoded(raw: bytes | None) -> str | None:
+    try:
+        return None if raw is None else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -150,3 +114,38 @@ def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if not pc.any(dotted, skip_nulls=True).as_py():
         return names
     return pc.replace_substring_regex(names, r"^(\./+)+", "")
+
+
+def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
+    """A table of tar, tar_member_name, transcript, language, duration_s, row, problem.
+
+    `columns` are the first five: `tar` numbers (-1: none), TEXT, and durations of any type.
+    """
+    members, language = bare_names(columns["tar_member_name"]), columns["language"]
+    note(problem, columns["tar"] < 0, "no_tar_path")
+    note(problem, pc.fill_null(pc.equal(members, ""), True).to_numpy(zero_copy_only=False), "no_member_name")
+    note(problem, _invisible(columns["transcript"]), "empty_transcript")
+    durations = seconds(columns["duration_s"], problem)
+    blank = _blank(language)
+    if blank.sum() > language.null_count:
+        language = pc.if_else(pa.array(blank), None, language)
+    values = {"tar_member_name": members, "language": language, "duration_s": durations}
+    return pa.table({**columns, **values, "row": row, "problem": problem})
+
+
+def _blank(texts: pa.Array) -> np.ndarray:
+    """Whether a text is null, empty or nothing but white space."""
+    blank = pc.or_(pc.utf8_is_space(texts), pc.equal(pc.binary_length(texts), 0))
+    return pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
+
+
+def _invisible(texts: pa.Array) -> np.ndarray:
+    """Whether a text is blank, or has nothing but control characters and zero-width marks."""
+    invisible = _blank(texts)
+    # Such texts are short; a closer look at all would cost more than the rest of the checks.
+    length = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    short = np.flatnonzero(~invisible & (length <= 16))
+    if len(short):
+        visible = pc.match_substring_regex(texts.take(pa.array(short)), r"[^\p{Z}\p{C}]")
+        invisible[short] = ~visible.to_numpy(zero_copy_only=False)
+    return invisible

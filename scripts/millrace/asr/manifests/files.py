@@ -1,58 +1,97 @@
-"""Which files in a folder are the manifests of train, dev and test; run while the workflow is parsed."""
+"""Kinds of manifest, and which files in a folder are train, dev and test; the workflow's parse runs it."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from millrace.common.errors import MillraceError
 
 SPLITS = ("train", "dev", "test")
-SUFFIXES = ((".parquet", ".jsonl"), (".json", ".ndjson"))  # the second where there is none of the first
+
+
+class Kind(NamedTuple):
+    """A kind of manifest: the module of this room whose class `Reader` reads it, and how its files are named.
+
+    A file is of this kind by its suffix; `weak_suffixes` count only with a plain name, as any text may be
+    called .json. A file called `whole` holds all splits.
+    """
+
+    module: str
+    suffixes: tuple[str, ...] = ()
+    weak_suffixes: tuple[str, ...] = ()
+    whole: str = ""
+
+    def reader(self) -> type[Any]:
+        """The subclass of `manifest.Manifest`; imported late, as pyarrow is too heavy for the parse."""
+        return importlib.import_module(f"millrace.asr.manifests.{self.module}").Reader
+
+
+# A new kind of manifest is a module with a `Reader`, and one line here.
+KINDS = {
+    "parquet": Kind("parquet", (".parquet",)),
+    "JSONL": Kind("jsonl", (".jsonl",), (".json", ".ndjson")),
+    "the speech lane's index": Kind("speech_index", whole="index.parquet"),
+}
+# The weak ones count if a split has no file with one of the others.
+SUFFIXES = tuple(sum((kind[at] for kind in KINDS.values()), ()) for at in (1, 2))
 
 _PIECE = re.compile(rf"({'|'.join(SPLITS)})[-_.](.+)")
-_OF = re.compile(
-    r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?"
-)  # as the Hub writes them, formerly with a hash behind
+# As the Hub names pieces; its older names end in a hash.
+_OF = re.compile(r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?")
+
+
+def kind_of(paths: Iterable[str | os.PathLike], split: str, where: str) -> str:
+    """The one kind of the files of a split; a file with an unknown suffix is taken for parquet."""
+    names = [os.fspath(path) for path in paths]
+    suffixes = {kind: KINDS[kind].suffixes + KINDS[kind].weak_suffixes for kind in KINDS}
+    kinds = [next((kind for kind in KINDS if name.endswith(suffixes[kind])), "parquet") for name in names]
+    if len(set(kinds)) > 1:
+        mixed = " and ".join(kind for kind in KINDS if kind in kinds)
+        raise MillraceError(f"{mixed} are mixed in {split}", where, "Give one kind of manifest per split")
+    return kinds[0]
 
 
 def find(folder: str | os.PathLike) -> dict[str, list[str]]:
     """The files of train, dev and test in a folder, in the order of their names; a split may be in pieces.
 
     These are train.parquet; or train-00000-of-00008.parquet, train_*.parquet; or all files in a folder train/
-    (or train.parquet/). Raises MillraceError where a split is there twice, in two formats, or with pieces
-    missing.
+    (or train.parquet/). Raises MillraceError if a split occurs twice, in two formats, or with pieces missing.
     """
-    found: dict[str, list[str]] = {}
+    splits: dict[str, list[str]] = {}
     names = _names(folder) if os.fspath(folder) else []
     for split in SPLITS:
-        for suffixes in SUFFIXES:
-            # Any text may be called .json, so only what is plainly a manifest counts there.
-            numbered = suffixes is not SUFFIXES[0]
-            ways = [[name] for name in names if name in [split + suffix for suffix in suffixes]]
-            ways = [[name] for [name] in ways if not os.path.isdir(os.path.join(folder, name))]
-            pieces = [name for name in names if _is_piece(name, split, suffixes, numbered or bool(ways))]
-            ways += [pieces] if pieces else []
-            ways += filter(None, (_in_folder(folder, name, split, suffixes, numbered) for name in names))
-            if ways:
-                found[split] = [str(Path(folder) / name) for name in _one_of(ways, split, folder)]
+        for weak, suffixes in enumerate(SUFFIXES):
+            whole = {split + suffix for suffix in suffixes}
+            # Ways to give the split: one plain file, pieces beside each other, or all files of a folder.
+            plain = (name for name in names if name in whole)
+            ways = [[name] for name in plain if not os.path.isdir(os.path.join(folder, name))]
+            numbered = bool(weak or ways)
+            ways.append([name for name in names if _is_piece(name, split, suffixes, numbered)])
+            for name in (name for name in names if name in {split, *whole}):
+                inside = [inner for inner in _names(os.path.join(folder, name)) if _stem(inner, suffixes)]
+                inside = [inner for inner in inside if not weak or inner.startswith(("manifest", split))]
+                ways.append([f"{name}/{inner}" for inner in inside])
+            if ways := [way for way in ways if way]:
+                splits[split] = [str(Path(folder) / name) for name in _one_of(ways, split, folder)]
                 break
-    return found
+    return splits
 
 
 def split_of(path: Path) -> str:
-    """The split that a manifest's name says, or else its folder's; "" where neither says one."""
+    """The split that a manifest's name says, else its folder's name; "" if neither says one."""
     piece = _PIECE.fullmatch(path.stem)
     named = path.stem if path.stem in SPLITS else piece[1] if piece else path.parent.name.partition(".")[0]
     return named if named in SPLITS else ""
 
 
 def shard_number(path: Path) -> int | None:
-    """The number in the name of one of many manifests: 3 of manifest_3.json and of
-    train-00003-of-00008.jsonl."""
+    """The number in a manifest's name: 3 of manifest_3.json and of train-00003-of-00008.jsonl."""
     stem = path.name.split(".")[0]
     of = _OF.fullmatch(stem)
     digits = of[2] if of else re.search(r"\d*$", stem)[0]
@@ -66,58 +105,49 @@ def _names(folder: str | os.PathLike) -> list[str]:
         return []
 
 
+def _stem(name: str, suffixes: Iterable[str]) -> str:
+    """`name` without its suffix; "" if it has none of `suffixes`."""
+    return next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), "")
+
+
 def _is_piece(name: str, split: str, suffixes: tuple[str, ...], numbered: bool) -> bool:
-    stem, suffix = os.path.splitext(name)
-    piece = _PIECE.fullmatch(stem)
-    return bool(
-        piece and piece[1] == split and suffix in suffixes and (not numbered or re.search(r"\d", piece[2]))
-    )
-
-
-def _in_folder(
-    folder: str | os.PathLike, name: str, split: str, suffixes: tuple[str, ...], strict: bool
-) -> list[str]:
-    if name not in (split, *(split + suffix for suffix in suffixes)):
-        return []
-    inside = [inner for inner in _names(os.path.join(folder, name)) if os.path.splitext(inner)[1] in suffixes]
-    return [f"{name}/{inner}" for inner in inside if not strict or inner.startswith(("manifest", split))]
+    piece = _PIECE.fullmatch(_stem(name, suffixes))
+    return bool(piece and piece[1] == split and (not numbered or re.search(r"\d", piece[2])))
 
 
 def _one_of(ways: list[list[str]], split: str, folder: str | os.PathLike) -> list[str]:
     """The only one of several ways to give a split, with all its pieces."""
+    where = os.fspath(folder)
     if len(ways) > 1:
         shown = " and ".join(way[0] + (f" (of {len(way)} files)" if len(way) > 1 else "") for way in ways)
-        problem, remedy = f"there are two manifests of {split}: {shown}", "Keep one of them"
-    elif len({name.endswith(".parquet") for name in ways[0]}) > 1:
-        problem, remedy = f"parquet and JSONL are mixed in {split}", "Give one kind of manifest per split"
-    elif both := [name for name in ways[0] if "/" not in name and _other_splits(name, split)]:
-        problem, remedy = f"{both[0]} names two splits", "Rename it, or put it into another folder"
-    elif wrong := _incomplete(ways[0]):
-        problem, remedy = wrong, "Bring what is missing and remove what is left over, or rename without -of-"
-    else:
-        return ways[0]
-    raise MillraceError(problem, where=os.fspath(folder), remedy=remedy)
-
-
-def _other_splits(name: str, split: str) -> set[str]:
-    return set(re.split(r"[-_.]", name)) & set(SPLITS) - {split}
+        raise MillraceError(f"there are two manifests of {split}: {shown}", where, "Keep one of them")
+    (names,) = ways
+    kind_of(names, split, where)  # raises if they are mixed
+    for name in names:
+        if "/" not in name and set(re.split(r"[-_.]", name)) & set(SPLITS) - {split}:
+            remedy = "Rename it, or put it into another folder"
+            raise MillraceError(f"{name} names two splits", where, remedy)
+    if problem := _incomplete(names):
+        remedy = "Bring what is missing and remove what is left over, or rename without -of-"
+        raise MillraceError(problem, where, remedy)
+    return names
 
 
 def _incomplete(names: Iterable[str]) -> str:
-    """What is wrong with pieces that say how many they are: some missing, or of two sets; "" where nothing
-    is."""
+    """What is wrong with pieces that say how many they are: some missing, or of two sets; else ""."""
     sets: dict[str, list[re.Match]] = defaultdict(list)
     for name in names:
-        if of := _OF.fullmatch(os.path.splitext(name)[0]):
+        if of := _OF.fullmatch(_stem(name, SUFFIXES[0] + SUFFIXES[1])):
             sets[of[1]].append(of)
-    for start, found in sets.items():
-        totals = {int(of[3]) for of in found}
-        counts = Counter(int(of[2]) for of in found)
+    for start, pieces in sets.items():
+        totals = {int(of[3]) for of in pieces}
+        counts = Counter(int(of[2]) for of in pieces)
         if len(totals) > 1 or max(counts.values()) > 1:
-            return f"{start}-… are pieces of several sets, such as {found[0][0]} and {found[-1][0]}"
+            return f"{start}-… are pieces of several sets, such as {pieces[0][0]} and {pieces[-1][0]}"
         (total,) = totals
         first = 0 if 0 in counts or total not in counts else 1
-        if len(counts) != total or set(counts) != set(range(first, first + total)):
-            missing = next((n for n in range(first, first + total) if n not in counts), total)
-            return f"{len(counts)} of {total} pieces of {start} are there: number {missing} is not"
+        missing = [number for number in range(first, first + total) if number not in counts]
+        if missing or len(counts) != total:
+            number = missing[0] if missing else total
+            return f"{len(counts)} of {total} pieces of {start} are there: number {number} is not"
     return ""

@@ -1,5 +1,4 @@
-"""Chains of tar headers: the walk from header to header that reads a page for each, and many such walks at
-once."""
+"""Chains of tar headers: the walk from header to header, a page for each, and many such walks at once."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ PAGE = 4096
 MAX_WINDOW = 16 * PAGE  # dense tars (members below a page) are read in windows of up to this many bytes
 SEARCH_SHARE = 0.05  # of the pages of all headers: what finding the starts of chains may cost
 MEMBERS_PER_CHAIN = 8  # at least, or a chain is not worth its start
-# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap also where a
+# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap even if a
 # file system ignores announcements. Both are tried for so many rounds, and the faster goes on.
 CHAIN_THREADS = 1, 8
 _TRIED_ROUNDS = 8
@@ -33,8 +32,7 @@ _SPACES = 8 * 32
 class HeaderFile:
     """A tar opened for reading headers: positioned reads without readahead, and a count of them.
 
-    `reads` counts the reads and `bytes_read` the bytes they ask for, in whole pages as the kernel fetches
-    them.
+    `reads` counts the reads, `bytes_read` the bytes they ask for, in whole pages as the kernel fetches them.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -60,7 +58,7 @@ class HeaderFile:
         self._advise(offset, size, "POSIX_FADV_WILLNEED")
 
     def cached(self, offset: int) -> bool:
-        """Whether the byte at `offset` can be read without waiting; False where the system cannot tell."""
+        """Whether the byte at `offset` can be read without waiting; False if unknown."""
         try:
             return os.preadv(self.fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
         except (OSError, AttributeError):
@@ -81,11 +79,10 @@ class HeaderFile:
 
 
 class Chain:
-    """The members found by walking from one header to the next, until `limit` (a group's offset) or an odd
-    place.
+    """The members from one header to the next, until `limit` (a group's offset) or an odd place.
 
     `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to (kind,
-    link) where the member is no plain file. Afterwards `position` is where the next group should be, and
+    link) if the member is no plain file. Afterwards `position` is where the next group should be, and
     `stop` what stood there (None: nothing odd, the limit was reached; also at the exact end of the file). A
     chain runs in one thread and has its own counts of reads.
     """
@@ -106,8 +103,7 @@ class Chain:
         self._window, self._at = b"", 0
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Walk; before each read that leaves the window, yield its (offset, size) so that it can be
-        announced."""
+        """Walk; before each read that leaves the window, yield its (offset, size) to be announced."""
         if self.search_to > self.position and not (yield from self._search()):
             return
         source, window, low, high = self.source, self._window, self._at, 0
@@ -148,7 +144,7 @@ class Chain:
                     break
             name, digits, end, check, typeflag, magic, prefix = unpack(window, at)
             # The common header in few instructions; whatever is not quite like it is left to read_group. The
-            # low half of adler32 is 1 + the sum of the bytes (where that is below 65521).
+            # low half of adler32 is 1 + the sum of the bytes (if that is below 65521).
             octal = check[:6]
             if (
                 typeflag == b"0"
@@ -199,8 +195,7 @@ class Chain:
 
     @property
     def begin(self) -> int:
-        """Where the chain before this one must land: the first group or, while unknown, where its search
-        began."""
+        """Where the chain before this one must land: the first group, or where the search for it began."""
         return self.starts[0] if self.starts else self.position
 
     def run(self) -> Chain:
@@ -244,8 +239,7 @@ class Chain:
 
 
 def ustar_header(window: bytes) -> int | None:
-    """The first block of `window` (aligned to blocks) which has the magic of POSIX or GNU tar and a valid
-    checksum."""
+    """The first of the aligned blocks in `window` with the magic of POSIX or GNU tar and a good checksum."""
     at = window.find(b"ustar")
     while at >= 0:
         if at % BLOCK == 257 and is_header(window[at - 257 : at + 255]):
@@ -278,8 +272,7 @@ def split(first: Chain, count: int) -> list[Chain]:
 
 
 def run_together(source: HeaderFile, walks: list[Iterator[tuple[int, int]]]) -> None:
-    """Walk all chains at once: every round announces each chain's next read, then goes on with what has
-    arrived."""
+    """Walk all chains at once: every round announces each chain's next read, then uses what has arrived."""
     rates = {}
     for threads in CHAIN_THREADS:
         started, reads = time.perf_counter(), len(walks) * _TRIED_ROUNDS

@@ -1,5 +1,4 @@
-"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) turned into name, offset and
-size."""
+"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) as name, offset and size."""
 
 from __future__ import annotations
 
@@ -14,19 +13,8 @@ MAX_EXTENDED_BYTES = 1 << 26
 MAX_BODY_BYTES = 1 << 62
 """A member above this is damage too: where it ends is no address (base-256 fields hold up to 88 bits)."""
 
-# Kinds of members. Those up to SYMLINK have bytes to read; the others are kept with the reason why they have
-# none.
+# Kinds of members. Those up to SYMLINK have bytes to read.
 FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
-MISSING = 255
-KIND_REASONS = {
-    DIRECTORY: "a directory",
-    SPARSE: "a sparse file, which is not supported: store it with `tar` without --sparse",
-    BROKEN_LINK: "a link whose target is not a file in this tar",
-    SPECIAL: "a device, FIFO or label, which has no bytes",
-    MULTI_VOLUME: "the continuation of a multi-volume tar, which is not supported",
-    CUT: "cut off: the tar ends inside its body",
-    MISSING: "not in this tar",
-}
 
 _RECORD = re.compile(rb"(\d+) ([^=]+)=")
 _GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"GNU.sparse.name", b"GNU.sparse.major"))
@@ -63,8 +51,7 @@ class CutBody(OddHeader):
 
 @dataclass(slots=True)
 class Group:
-    """One member: `name` and `link` as raw bytes, `offset` and `size` of its bytes, `after` the next group's
-    offset."""
+    """One member: raw `name` and `link`, `offset` and `size` of its bytes, `after`: the next group."""
 
     kind: int
     name: bytes
@@ -84,7 +71,7 @@ class _Extended:
 
 
 def number(raw: bytes) -> int | None:
-    """A numeric field: octal, or base-256 where its first bit is set. None where it is neither."""
+    """A numeric field: octal, or base-256 if its first bit is set. None if it is neither."""
     digits = raw.rstrip(b"\0 ")
     if digits.isdigit():
         return int(digits, 8) if not digits.translate(None, b"01234567") else None
@@ -106,8 +93,7 @@ def checksum_matches(block: bytes) -> bool:
     """
     field = block[148:156]
     recorded = number(field)
-    # The low half of adler32 is 1 + the sum of the bytes, where that is below 65521: most often this is
-    # enough.
+    # The low half of adler32 is 1 + the sum of the bytes if that is below 65521: this is mostly enough.
     if (adler32(block) & 0xFFFF) - 1 - sum(field) + 8 * 32 == recorded:
         return True
     unsigned = sum(block) - sum(block[148:156]) + 8 * 32
@@ -128,12 +114,11 @@ def rounded(size: int) -> int:
 
 
 def read_group(fetch: Fetch, start: int, total: int, shared: dict[bytes, bytes]) -> tuple[Group | None, int]:
-    """Read the member whose header group starts at `start`; `fetch(offset, size)` returns fewer bytes only at
-    the end.
+    """Read the member whose header group starts at `start`; `fetch(offset, size)` is short only at the end.
 
-    Returns the member, or None where only a global PAX header stood there, and the offset of the next group.
-    `shared` holds the global PAX records which matter and is updated. `total` is the size of the file in
-    bytes. Raises OddHeader.
+    Returns the member, or None if only a global PAX header stood there, and the offset of the next group.
+    `shared` holds the global PAX records which matter and is updated. `total`: size of the file in bytes.
+    Raises OddHeader.
     """
     position, extended = start, _Extended()
     while True:
@@ -182,8 +167,7 @@ def _text(raw: bytes) -> bytes:
 
 
 def _records(payload: bytes, start: int) -> dict[bytes, bytes]:
-    """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as it was
-    written."""
+    """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as written."""
     records: dict[bytes, bytes] = {}
     at = 0
     while match := _RECORD.match(payload, at):
@@ -209,8 +193,7 @@ def _member(
     records = {**shared, **extended.records} if shared else extended.records
     old_sparse = typeflag == b"S"
     directory = typeflag == b"5" or (typeflag == b"\0" and name.endswith(b"/"))
-    if directory:
-        name = name.rstrip(b"/")
+    name = name.rstrip(b"/") if directory else name
     # GNU's own header has other fields where POSIX has the prefix; star's is shorter.
     if magic[:5] == b"ustar" and magic != b"ustar  \0" and block[345] and not old_sparse:
         name = _text(block[345:476] if block[508:512] == b"tar\0" else block[345:500]) + b"/" + name

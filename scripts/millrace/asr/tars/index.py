@@ -1,22 +1,19 @@
-"""The index of a partition of tars as one parquet file: a row per member, and what every tar was like when
-scanned."""
+"""The index of a partition of tars as one parquet file: a row per member, and a record of every tar."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.asr.tars.chain import HeaderFile
-from millrace.asr.tars.header import KIND_REASONS, MISSING, SYMLINK
+from millrace.asr.tars.header import SYMLINK
 from millrace.asr.tars.paths import REBUILD
-from millrace.asr.tars.scan import FAILED, PARTIAL, TarScan, bare_name, digest
+from millrace.asr.tars.scan import FAILED, TarScan
 from millrace.common.atomic import replacing
 from millrace.common.errors import MillraceError
 
@@ -44,8 +41,7 @@ _ENCODINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarRecord:
-    """One tar as it was when scanned: `size` in bytes, `digest` of its first, last member's and last
-    block."""
+    """One tar when scanned: `size` in bytes, `digest` of its first, last member's and last block."""
 
     path: str
     size: int
@@ -64,40 +60,6 @@ class TarRecord:
     def failed(self) -> bool:
         """Nothing of it could be indexed."""
         return self.status in FAILED
-
-    @property
-    def partial(self) -> bool:
-        """Only a part of it could be indexed."""
-        return self.status in PARTIAL
-
-
-@dataclasses.dataclass(frozen=True)
-class Members:
-    """The members of one tar in its order, as parallel arrays.
-
-    `raw_names` (binary) have no `./` prefix; `offsets` and `sizes` are int64 bytes, -1 and 0 where there is
-    nothing to read; `kinds` (uint8, see tar_header) says why; `recovered` (bool) marks what was found after
-    damage.
-    """
-
-    raw_names: pa.BinaryArray
-    offsets: np.ndarray
-    sizes: np.ndarray
-    kinds: np.ndarray
-    recovered: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    @property
-    def names(self) -> list[str]:
-        """Names as text; bytes that are not UTF-8 become surrogates, as os.fsdecode makes them."""
-        return [name.decode("utf-8", "surrogateescape") for name in self.raw_names.to_pylist()]
-
-    @property
-    def readable(self) -> np.ndarray:
-        """Whether the member has bytes at an address."""
-        return self.kinds <= SYMLINK
 
 
 def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRecord]:
@@ -142,7 +104,7 @@ class TarIndex:
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> TarIndex:
-        """Open the index at `path`. Raises MillraceError where there is none, or it is no index."""
+        """Open the index at `path`. Raises MillraceError if there is none, or it is no index."""
         try:
             file = pq.ParquetFile(path)
             tars = [TarRecord(**fields) for fields in json.loads(file.metadata.metadata[_KEY])]
@@ -163,112 +125,29 @@ class TarIndex:
         self.close()
 
     def record(self, tar_path: str | os.PathLike) -> TarRecord:
-        """The record of a tar. Raises MillraceError where the index does not know it."""
+        """The record of a tar. Raises MillraceError if the index does not know it."""
         record = self.tars.get(os.fspath(tar_path))
         if record is None:
-            raise MillraceError(
-                f"the index {self.path} does not hold this tar", where=os.fspath(tar_path), remedy=REBUILD
-            )
+            problem = f"the index {self.path} does not hold this tar"
+            raise MillraceError(problem, os.fspath(tar_path), REBUILD)
         return record
 
-    def members(self, tar_path: str | os.PathLike) -> Members:
-        """All members of a tar; none where its record says that it failed."""
+    def members(self, tar_path: str | os.PathLike) -> pa.Table:
+        """All members of a tar in its order; none if its record says that it failed.
+
+        name (raw bytes without a `./` prefix), int64 offset and size in bytes, -1 and 0 if there is nothing
+        to read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
+        """
         record = self.record(tar_path)
         low, high = record.first_row, record.first_row + record.members
         if not record.members:
-            table = _SCHEMA.empty_table()
-        else:
-            groups = (
-                int(np.searchsorted(self._ends, low, "right")),
-                int(np.searchsorted(self._ends, high - 1, "right")) + 1,
-            )
-            # Small tars share a row group: the last one read is kept for the next tar.
-            if self._cached is None or self._cached[0] != groups:
-                self._cached = (groups, self._file.read_row_groups(list(range(*groups))))
-            start = int(self._ends[groups[0] - 1]) if groups[0] else 0
-            table = self._cached[1].slice(low - start, high - low)
-        table = table.combine_chunks()
-        columns = {
-            name: table[name].combine_chunks() for name in ("name", "offset", "size", "kind", "recovered")
-        }
-        return Members(
-            *(
-                array if name == "name" else array.to_numpy(zero_copy_only=False)
-                for name, array in columns.items()
-            )
-        )
-
-    def lookup(
-        self, tar_path: str | os.PathLike, names: Sequence[str | bytes] | pa.Array | pa.ChunkedArray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Offsets, sizes (int64) and kinds (uint8) of the named members, with or without `./`; of duplicates
-        the last.
-
-        What has no bytes to read has offset -1, size 0 and a kind above SYMLINK (MISSING where there is no
-        such member); `reason_of` says it in words.
-        """
-        members = self.members(tar_path)
-        wanted = _raw(names)
-        # index_in finds the first of equal values: reversed, that is the last in the tar.
-        found = pc.index_in(wanted, value_set=members.raw_names.take(pa.array(np.arange(len(members))[::-1])))
-        rows = (
-            len(members)
-            - 1
-            - pc.fill_null(found, len(members)).to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        known = rows >= 0
-        offsets, sizes = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int64)
-        kinds = np.full(len(rows), MISSING, np.uint8)
-        offsets[known], sizes[known] = members.offsets[rows[known]], members.sizes[rows[known]]
-        kinds[known] = members.kinds[rows[known]]
-        return offsets, sizes, kinds
-
-    def check_unchanged(self, tar_path: str | os.PathLike) -> None:
-        """Raise MillraceError where the tar is not the one that was indexed."""
-        check_unchanged(tar_path, self.record(tar_path))
-
-
-def reason_of(kind: int) -> str:
-    """Why a member of this kind has no bytes; "" where it has."""
-    return KIND_REASONS.get(int(kind), "")
-
-
-def check_unchanged(tar_path: str | os.PathLike, recorded: TarRecord) -> None:
-    """Raise MillraceError where size, modification time or digest of the tar differ from the record of its
-    scan."""
-    where = os.fspath(tar_path)
-    try:
-        now = os.stat(tar_path)
-        if recorded.failed:
-            problem = f"the tar could not be indexed ({recorded.status}: {recorded.reason})"
-        elif now.st_size != recorded.size:
-            problem = (
-                f"the tar has changed since it was indexed: {recorded.size:,} bytes then, {now.st_size:,} now"
-            )
-        elif now.st_mtime_ns != recorded.mtime_ns:
-            problem = "the tar has changed since it was indexed: its modification time is another"
-        else:
-            with HeaderFile(tar_path) as source:
-                if digest(source, recorded.last_header) == recorded.digest:
-                    return
-            problem = "the tar has changed since it was indexed: its headers differ"
-    except OSError as error:
-        problem = f"the tar that was indexed cannot be read: {error.strerror}"
-    raise MillraceError(problem, where=where, remedy=REBUILD)
-
-
-def _raw(names: Sequence[str | bytes] | pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(names, pa.ChunkedArray):
-        names = names.combine_chunks()
-    if isinstance(names, pa.Array):
-        if pa.types.is_dictionary(names.type):
-            names = names.dictionary_decode()
-        array = names.cast(pa.binary())
-        if not pc.any(pc.starts_with(array, b"./")).as_py():
-            return array
-        names = array.to_pylist()
-    raw = (name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name for name in names)
-    return pa.array([name if name is None else bare_name(name) for name in raw], pa.binary())
+            return _SCHEMA.empty_table().drop_columns(["tar"])
+        first, last = (int(np.searchsorted(self._ends, row, "right")) for row in (low, high - 1))
+        # Small tars share a row group: the last one read stays for the next tar.
+        if self._cached is None or self._cached[0] != (first, last):
+            self._cached = ((first, last), self._file.read_row_groups(list(range(first, last + 1))))
+        start = int(self._ends[first - 1]) if first else 0
+        return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
 
 
 def _table(number: int, scan: TarScan) -> pa.Table:

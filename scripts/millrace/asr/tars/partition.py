@@ -1,9 +1,9 @@
-"""A partition of tars: which tars it names, their scans with several threads, and the report of how that
-went."""
+"""A partition of tars: which tars it names, their scans with several threads, and the report of the scans."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 from collections import Counter, deque
@@ -11,23 +11,26 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import orjson
-
-from millrace.asr.manifests import files as manifest_files
-from millrace.asr.tars.header import CUT, DIRECTORY, KIND_REASONS, SYMLINK
+from millrace.asr.tars import header
 from millrace.asr.tars.index import TarRecord
-from millrace.asr.tars.scan import TarScan, scan
+from millrace.asr.tars.scan import FAILED, PARTIAL, TarScan, scan
 from millrace.common import cli
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 
-_REJECTS = {3: "directory", 4: "sparse", 5: "broken_link", 6: "special", 7: "multi_volume", 8: "cut"}
-assert _REJECTS.keys() == set(range(DIRECTORY, CUT + 1)) == KIND_REASONS.keys() - {255}
+_REJECTS = {
+    header.DIRECTORY: "directory",
+    header.SPARSE: "sparse",
+    header.BROKEN_LINK: "broken_link",
+    header.SPECIAL: "special",
+    header.MULTI_VOLUME: "multi_volume",
+    header.CUT: "cut",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class TarPartition:
-    """`id` and the paths of the tars; `expected` holds (size, mtime_ns) where the partition file says it."""
+    """`id` and the paths of the tars; `expected` holds (size, mtime_ns) if the partition file says it."""
 
     id: str
     tars: list[str]
@@ -37,7 +40,7 @@ class TarPartition:
 def read_partition(path: str | os.PathLike) -> TarPartition:
     """A partition file: {"id": ..., "tars": [{"path", "size", "mtime_ns"}, ...]}."""
     try:
-        content = orjson.loads(Path(path).read_bytes())
+        content = json.loads(Path(path).read_bytes())  # orjson refuses a path that is not UTF-8
         tars, expected = [], {}
         for tar in content["tars"]:
             tars.append(str(tar["path"]))
@@ -50,35 +53,8 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
         raise MillraceError(
             f"not a partition of tars ({type(error).__name__}: {error})",
             where=os.fspath(path),
-            remedy="It is written when the workflow is parsed: delete it and run snakemake again",
+            remedy="The workflow's: delete it and run snakemake again; your own: build_tar_indices --help",
         ) from None
-
-
-def manifest_tars(folder: str | os.PathLike) -> list[str]:
-    """The tars which the manifests in `folder` name, sorted; of parquet no other column is needed."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    from millrace.asr.manifests.manifest import Manifest
-
-    paths: set[str] = set()
-    found = manifest_files.find(folder)
-    if not found:
-        raise MillraceError("neither train.parquet nor another manifest is there", where=os.fspath(folder))
-    for split, files in found.items():
-        for manifest in files:
-            if not manifest.endswith(".parquet"):
-                paths.update(Manifest(split, "jsonl", [Path(manifest)]).scan().tars)
-                continue
-            try:
-                with pq.ParquetFile(manifest) as file:
-                    for group in range(file.num_row_groups):
-                        column = file.read_row_group(group, columns=["tar_path"])["tar_path"]
-                        paths.update(path for path in pc.unique(column).to_pylist() if path)
-            except (pa.ArrowException, KeyError, OSError) as error:
-                raise MillraceError(f"no column tar_path can be read ({error})", where=manifest) from None
-    return sorted(paths)
 
 
 def scan_all(tars: Iterable[str], threads: int, chains: int) -> Iterator[TarScan]:
@@ -98,8 +74,7 @@ def scan_all(tars: Iterable[str], threads: int, chains: int) -> Iterator[TarScan
 
 
 class ScanLog:
-    """Counts while scans pass by: progress, members by kind, and a line for every tar that is not simply
-    right."""
+    """Counts while scans pass by: progress, members by kind, and a line for every tar with a remark."""
 
     def __init__(self, partition: TarPartition) -> None:
         self.partition = partition
@@ -109,23 +84,18 @@ class ScanLog:
     def watch(self, scans: Iterable[TarScan]) -> Iterator[TarScan]:
         """Pass the scans on."""
         with cli.Progress(len(self.partition.tars), "tars", f"index {self.partition.id}") as progress:
-            for found in scans:
-                self.kinds.update(found.kinds.tolist())
-                expected = self.partition.expected.get(found.path)
-                if expected and found.size >= 0 and expected != (found.size, found.mtime_ns):
-                    self.stale.append(found.path)
-                    cli.log.warning(
-                        "%s: has changed since the workflow was parsed; indexed as it is now", found.path
-                    )
-                if found.reason:
-                    level = (
-                        logging.INFO if found.status in ("ok", "unterminated", "empty") else logging.WARNING
-                    )
-                    cli.log.log(level, "%s: %s: %s", found.path, found.status, found.reason)
-                progress.advance(
-                    1, errors=int(found.status not in ("ok", "concatenated", "unterminated", "empty"))
-                )
-                yield found
+            for tar in scans:
+                self.kinds.update(tar.kinds.tolist())
+                expected = self.partition.expected.get(tar.path)
+                if expected and tar.size >= 0 and expected != (tar.size, tar.mtime_ns):
+                    self.stale.append(tar.path)
+                    text = "%s: has changed since the workflow was parsed; indexed as it is now"
+                    cli.log.warning(text, tar.path)
+                if tar.reason:
+                    level = logging.INFO if tar.status in ("ok", "unterminated", "empty") else logging.WARNING
+                    cli.log.log(level, "%s: %s: %s", tar.path, tar.status, tar.reason)
+                progress.advance(1, errors=int(tar.status in (*FAILED, *PARTIAL)))
+                yield tar
 
     def report(self, records: list[TarRecord]) -> dict:
         """The report: a ledger of tars, one of members, and every tar with status and reason."""
@@ -139,10 +109,9 @@ class ScanLog:
         if self.stale:
             tars.warnings["changed_since_parsed"] = len(self.stale)
         members = Ledger("build_tar_indices", self.partition.id, "member", rows_in=sum(self.kinds.values()))
-        members.rows_out = sum(count for kind, count in self.kinds.items() if kind <= SYMLINK)
-        members.rejected.update(
-            {_REJECTS[kind]: count for kind, count in self.kinds.items() if kind > SYMLINK}
-        )
+        members.rows_out = sum(count for kind, count in self.kinds.items() if kind <= header.SYMLINK)
+        rejected = {_REJECTS[kind]: count for kind, count in self.kinds.items() if kind > header.SYMLINK}
+        members.rejected.update(rejected)
         for name in ("duplicates", "recovered"):
             if count := sum(getattr(record, name) for record in records):
                 members.warnings[name] = count

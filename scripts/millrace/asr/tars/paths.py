@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable
 
 
 def one_spelling(tars: Collection[str]) -> dict[str, str]:
-    """What every tar path is called: paths that lead to one file, such as x.tar, /here/x.tar and links, get
-    one name.
+    """One name for all paths that lead to one tar, such as x.tar, /here/x.tar and links.
 
-    That is the file's own path where it occurs, else an absolute one, so that nobody's paths change without
-    need.
+    That is the file's own path if it occurs, else an absolute one: nobody's paths change without need.
     """
     places = real_paths(tars)
     names: dict[str, str] = {}
@@ -21,8 +19,7 @@ def one_spelling(tars: Collection[str]) -> dict[str, str]:
 
 
 def real_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Every path's absolute one without links, as os.path.realpath gives it, but with one look at each
-    folder."""
+    """Every path as os.path.realpath gives it, absolute and without links, with one look at each folder."""
     known = {"/": "/", "//": "/"}
 
     def real(path: str) -> str:
@@ -37,4 +34,7 @@ def real_paths(paths: Iterable[str]) -> dict[str, str]:
     return {path: path if "://" in path else real(os.path.abspath(path)) for path in paths}
 
 
-REBUILD = "Build its index and the buckets again: snakemake asr_data (after --touch: asr_data -R asr_build_tar_indices)"
+REBUILD = (
+    "Build its index and the buckets again: snakemake asr_data "
+    "(after --touch: asr_data -R asr_build_tar_indices)"
+)

@@ -1,5 +1,4 @@
-"""Where every member of a tar lies: the tar is scanned by its headers only, with several chains of headers at
-once."""
+"""Where every member of a tar lies: a scan of its headers only, with several chains of headers at once."""
 
 from __future__ import annotations
 
@@ -18,6 +17,8 @@ from millrace.asr.tars.header import (
     BROKEN_LINK,
     FILE,
     HARD_LINK,
+    MULTI_VOLUME,
+    SPARSE,
     SYMLINK,
     CutBody,
     CutHeader,
@@ -33,11 +34,11 @@ CHAINS = 32
 
 FAILED = ("missing", "unreadable", "zero_length", "compressed", "not_a_tar", "changed")
 PARTIAL = ("damaged", "truncated")
-"""Statuses of tars without and with a part of an index; the others are ok, empty, unterminated and concatenated."""
+"""Statuses of tars without and with a part of an index; others: ok, empty, unterminated, concatenated."""
 
-_FIRST_READS = 8  # headers read one by one before the tar is split
+FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
-_HEADLESS_SEARCH = 1 << 24  # bytes searched for a header where the file does not begin with one
+_HEADLESS_SEARCH = 1 << 24  # bytes searched for a header if the file does not begin with one
 _CHUNK = 1 << 18
 _MAX_NOTES = 12  # of the reason: a tar may be damaged in thousands of places
 _ZEROS = bytes(_CHUNK)
@@ -50,16 +51,22 @@ _MAGICS = {
     b"\x1f\x9d": "compress",
 }
 _PREFIX = re.compile(rb"(?:\./+)+")
+# Members without bytes that the reason counts.
+_COUNTED = {
+    SPARSE: "sparse members are not supported",
+    BROKEN_LINK: "links lead to no file in this tar",
+    MULTI_VOLUME: "members continue in another volume",
+}
 
 
 @dataclass
 class TarScan:
-    """What a scan found. The arrays are parallel and in the order of the tar, one row per member.
+    """The members of a tar. The arrays are parallel and in the order of the tar, one row per member.
 
-    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 where the
+    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 if the
     member has no bytes to read, and those of the target for a link; `kinds` (uint8) says what it is
-    (tar_header.FILE ...); `recovered` (bool) marks what was found after damage. `status` is one word,
-    `reason` what a person should know.
+    (header.FILE ...); `recovered` (bool) marks what lies after damage. `status` is one word, `reason` what a
+    person should know.
     """
 
     path: str
@@ -80,8 +87,7 @@ class TarScan:
 
 
 def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
-    """Find all members of the tar at `path`, with up to `chains` chains at once. Does not raise: see
-    `status`."""
+    """Find all members of the tar at `path`, with up to `chains` chains at once. Never raises: see status."""
     result = TarScan(os.fspath(path))
     try:
         before = os.stat(path)
@@ -97,9 +103,8 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
                 after = os.fstat(source.fd)
                 result.reads, result.bytes_read = source.reads, source.bytes_read
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                result = TarScan(
-                    result.path, after.st_size, after.st_mtime_ns, "changed", "it changed while it was read"
-                )
+                size, mtime_ns, reason = after.st_size, after.st_mtime_ns, "it changed while it was read"
+                result = TarScan(result.path, size, mtime_ns, "changed", reason)
     except FileNotFoundError:
         result.status, result.reason = "missing", "no such file"
     except (OSError, ValueError) as error:
@@ -111,9 +116,8 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
 def digest(source: HeaderFile, last_header: int) -> str:
     """sha256 over the first block, the last member's first header block, and the last block of the file."""
     tail = max(source.total - BLOCK, 0)
-    return hashlib.sha256(
-        b"".join(source.pread(BLOCK, offset) for offset in (0, last_header, tail))
-    ).hexdigest()
+    blocks = (source.pread(BLOCK, offset) for offset in (0, last_header, tail))
+    return hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
 def bare_name(name: bytes) -> bytes:
@@ -124,8 +128,7 @@ def bare_name(name: bytes) -> bytes:
 
 
 class _Assembly:
-    """The chains of one tar, joined where they land on each other, and what stands at the odd places between
-    them."""
+    """The chains of one tar, joined where they land on each other, and the odd places between them."""
 
     def __init__(self, source: HeaderFile, result: TarScan) -> None:
         self.source, self.result = source, result
@@ -152,10 +155,10 @@ class _Assembly:
             elif position >= self.source.total:
                 self._end(position)
                 break
-            # The landing check: a chain counts only from a header on which the walk from the file's beginning
-            # lands.
+            # The landing check: a chain counts only from a header that the walk from the beginning lands on.
             while waiting and (not waiting[0].starts or waiting[0].starts[-1] < position):
                 waiting.pop(0)
+            # No chain has it: walk on from here, to where the next chain begins.
             row = waiting[0].row_of(position) if waiting else None
             if row is not None:
                 walk = waiting.pop(0)
@@ -170,15 +173,15 @@ class _Assembly:
         self._finish()
 
     def _walk(self, chains: int) -> list[Chain]:
-        """Walk from the beginning; where the tar is not in the page cache, go on with more chains at once."""
+        """Walk from the beginning; if the tar is not in the page cache, go on with more chains at once."""
         source = self.source
         first = Chain(source, 0, source.total, {})
         steps, cold = first.steps(), False
         for count, (offset, _size) in enumerate(steps):
             cold = cold or not source.cached(offset)
-            if count >= _FIRST_READS:
+            if count >= FIRST_READS:
                 first.silent = _PROBE_EVERY
-            if cold and count >= _FIRST_READS and chains > 1:
+            if cold and count >= FIRST_READS and chains > 1:
                 first.silent = 0
                 walks = chain_walk.split(first, chains)
                 if len(walks) > 1:
@@ -210,42 +213,41 @@ class _Assembly:
             return None
         position = stop.offset
         if isinstance(stop, ZeroBlock):
+            # The end of the archive; or another archive follows, or a header was zeroed.
             after = self._after_zeros(position)
             if after is None:
                 return None
             if is_header(self.source.pread(BLOCK, after)):
                 self._note("concatenated", f"another archive begins at byte {after:,}")
                 return after
-            found = self._next_header(after)
-            if found is None:
-                self._note(
-                    "ok", f"{self.source.total - after:,} bytes after the end of the archive are no tar"
-                )
+            header = self._next_header(after)
+            if header is None:
+                rest = self.source.total - after
+                self._note("ok", f"{rest:,} bytes after the end of the archive are no tar")
                 return None
             self._note("damaged", f"no header at byte {position:,} but zeros and data")
         else:
             if position == 0 and not self.names:
                 kind = next((name for magic, name in _MAGICS.items() if self._head().startswith(magic)), None)
                 if kind:
-                    self._note(
-                        "compressed",
-                        f"compressed with {kind}: unpack it, only a plain tar can be read by address",
-                    )
+                    remedy = "unpack it, only a plain tar can be read by address"
+                    self._note("compressed", f"compressed with {kind}: {remedy}")
                     return None
-            found = self._after_damage(position)
-            if found is None:
-                found = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
-            if found is None and not self.names:
+            # Damage: go on behind the body if that can be known, else search for the next header.
+            header = self._after_damage(position)
+            if header is None:
+                header = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
+            if header is None and not self.names:
                 zipped = self._head().startswith(b"PK\x03\x04")
                 self._note("not_a_tar", "a zip file" if zipped else "no tar header at its beginning")
                 return None
             self._note("damaged", str(stop))
-        if found is None:
+        if header is None:
             self.notes.append("nothing readable after it")
         elif self.recovered_from is None:
             self.recovered_from = len(self.names)
-            self.notes.append(f"members from byte {found:,} on are marked recovered")
-        return found
+            self.notes.append(f"members from byte {header:,} on are marked recovered")
+        return header
 
     def _end(self, position: int) -> None:
         if position > self.source.total:
@@ -261,7 +263,7 @@ class _Assembly:
         return self.source.pread(BLOCK, 0)
 
     def _after_zeros(self, position: int) -> int | None:
-        """The first block after `position` which is not all zeros; None where only zeros follow."""
+        """The first block after `position` which is not all zeros; None if only zeros follow."""
         size = 4096
         while position < self.source.total:
             window = self.source.pread(size, position)
@@ -271,10 +273,9 @@ class _Assembly:
         return None
 
     def _after_damage(self, position: int) -> int | None:
-        """Where the body behind a damaged header ends, where it is itself a tar: its headers are not this
-        tar's.
+        """Where the body behind a damaged header ends, if it is itself a tar: its headers are not this tar's.
 
-        None where it is no tar, or where the damaged header's size leads neither to a header nor to the end.
+        None if it is no tar, or if the damaged header's size leads neither to a header nor to the end.
         """
         block, body = self.source.pread(2 * BLOCK, position), position + BLOCK
         size = number(block[124:136].ljust(1))
@@ -285,17 +286,15 @@ class _Assembly:
             return after
         return None
 
-    def _next_header(self, position: int, most: int = 0) -> int | None:
-        """The next header after damage: one with `ustar`, or an old one which leads to another or to the
-        end."""
-        end = min(self.source.total, position + most) if most else self.source.total
+    def _next_header(self, position: int, limit: int = 0) -> int | None:
+        """The next header after damage: one with `ustar`, or an old one that leads to another or the end."""
+        end = min(self.source.total, position + limit) if limit else self.source.total
         while position < end:
             window = self.source.pread(_CHUNK, position)
             at = ustar_header(window)
             for old in range(0, (len(window) if at is None else at) - BLOCK + 1, BLOCK):
-                if window[old + 148 : old + 154].strip(b" \0").isdigit() and is_header(
-                    window[old : old + BLOCK]
-                ):
+                block = window[old : old + BLOCK]
+                if block[148:154].strip(b" \0").isdigit() and is_header(block):
                     walk = Chain(self.source, position + old, position + old + 1, {}).run()
                     if walk.starts and self._leads_on(walk.position):
                         return position + old
@@ -330,13 +329,6 @@ class _Assembly:
         result.reason = "; ".join(self.notes)
 
 
-_COUNTED = {
-    4: "sparse members are not supported",
-    5: "links lead to no file in this tar",
-    7: "members continue in another volume",
-}
-
-
 def resolve_links(
     names: list[bytes],
     offsets: np.ndarray,
@@ -344,8 +336,7 @@ def resolve_links(
     kinds: np.ndarray,
     odd: dict[int, tuple[int, bytes]],
 ) -> None:
-    """Fill in, in place, the rows in `odd` (row -> (kind, link)): links get their target's bytes, the others
-    none."""
+    """Fill in place the rows in `odd` (row -> (kind, link)): links get their target's bytes, others none."""
     for row, (kind, _link) in odd.items():
         kinds[row], offsets[row], sizes[row] = kind, -1, 0
     links = {row: entry for row, entry in odd.items() if entry[0] in (HARD_LINK, SYMLINK)}

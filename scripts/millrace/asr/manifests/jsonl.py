@@ -1,0 +1,104 @@
+"""NeMo-style JSONL manifests: one JSON object a line, the tar named or numbered by a shard_id."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.asr.manifests import columns as mc
+from millrace.asr.manifests import files as manifest_files
+from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readable
+from millrace.common import jsonl
+
+
+@dataclass
+class Reader(Manifest):
+    """JSONL, of which a file is read in one go."""
+
+    def __post_init__(self) -> None:
+        # NeMo names all shards at once: audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 is three digits.
+        if shards := re.search(r"(?:_OP_|\{)(\d+)\.\.\d+(?:_CL_|\})", self.tar_template):
+            digits = f":0{len(shards[1])}d" if shards[1].startswith("0") and len(shards[1]) > 1 else ""
+            self.tar_template = self.tar_template.replace(shards[0], f"{{shard_id{digits}}}")
+
+    def scan_file(self, file: int) -> set[str]:
+        tars = set()
+        with readable(self.files[file]):
+            for _, value, repairs in jsonl.lines(self.files[file]):
+                self.rows += 1
+                self.repaired.update(repairs)
+                tars.add(self._row(value, file)["tar_path"])
+        self.ranges.append(RowRange(file, 0))
+        return tars
+
+    def read(self, rows: RowRange) -> Iterator[pa.Table]:
+        numbers, file = self.tar_numbers(), rows.file
+        with readable(self.files[file]):
+            lines = jsonl.lines(self.files[file])
+            while piece := list(itertools.islice(lines, self.piece_rows)):
+                values = [self._row(value, file) for _, value, _ in piece]
+                row = (file << 40) + np.array([line for line, _, _ in piece], dtype=np.int64)
+                yield _table(values, numbers, row)
+
+    def _row(self, value: Any, file: int) -> dict[str, Any]:
+        """The fields of a line as they are in the JSON, but `tar_path` resolved; and `problem`, a code."""
+        row: dict[str, Any] = {**dict.fromkeys(ALIASES), "tar_path": "", "problem": 0}
+        if not isinstance(value, dict):
+            reason = value.reason if isinstance(value, jsonl.BadJson) else "not_an_object"
+            return {**row, "problem": mc.CODE.get(reason, mc.CODE["json_damaged"])}
+        for name, aliases in ALIASES.items():
+            row[name] = next((value[alias] for alias in aliases if value.get(alias) is not None), None)
+        if value.get("offset") not in (None, 0):
+            # A span inside a member would have to be cut; the reader reads whole members.
+            row["problem"] = mc.CODE["segment_of_member"]
+        tar = row["tar_path"]
+        is_named = isinstance(tar, str) and tar.strip()
+        row["tar_path"] = self.resolved(tar if is_named else self._tar_of_shard(value.get("shard_id"), file))
+        return row
+
+    def _tar_of_shard(self, shard: Any, file: int) -> str:
+        """The tar of a shard by the template; "" if there is none. The file's name may say the number."""
+        if shard is None:
+            shard = manifest_files.shard_number(self.files[file])
+        if shard is None and "{shard_id" in self.tar_template:
+            return ""
+        if (
+            isinstance(shard, float) and shard.is_integer()
+        ):  # a table with gaps turns whole numbers into these
+            shard = int(shard)
+        if isinstance(shard, bool) or not isinstance(shard, int | float | str | None):
+            return ""
+        for convert in (lambda shard: shard, int):  # int: a text, but the template wants a number
+            with contextlib.suppress(ValueError, KeyError, IndexError, AttributeError, TypeError):
+                name = self.tar_template.format(shard_id=convert(shard))
+                return name if self.tar_root else posixpath.join(self.files[file].parent.as_posix(), name)
+        return ""
+
+
+def _table(rows: list[dict[str, Any]], numbers: dict[str, int], row: np.ndarray) -> pa.Table:
+    problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
+    columns: dict[str, Any] = {
+        "tar": np.array([numbers.get(row["tar_path"], -1) for row in rows], dtype=np.int32)
+    }
+    for name in ("tar_member_name", "transcript", "language"):
+        values = [row[name] for row in rows]
+        mc.note(
+            problem, np.array([isinstance(value, list | dict) for value in values], bool), "text_is_nested"
+        )
+        texts = [value if isinstance(value, str | None) else str(value) for value in values]
+        columns[name] = pa.array(texts, mc.TEXT)
+    durations = [mc.number(row["duration_s"]) for row in rows]
+    unreadable = [
+        number is None and row["duration_s"] is not None for number, row in zip(durations, rows, strict=True)
+    ]
+    mc.note(problem, np.array(unreadable, dtype=bool), "duration_not_numeric")
+    columns["duration_s"] = pa.array(durations, pa.float64())
+    return mc.checked(columns, problem, row)
