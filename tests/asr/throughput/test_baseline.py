@@ -1,0 +1,144 @@
+"""The naive pipeline: it really reads tars with tarfile, gives the same audio as ours, and deals no row
+twice."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from millrace.asr.loading.dataset import BucketedDataset
+from millrace.asr.loading.decode import decode
+from millrace.asr.loading.row_table import RowTable
+from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan, soundfile_wave
+from millrace.common.errors import MillraceError
+from tests.asr.audio_tars import RATE, ListedPlan, corpus, encoded, noise
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> RowTable:
+    return RowTable.open(corpus(tmp_path_factory.mktemp("naive")))
+
+
+def test_audio_and_texts_equal_ours_bit_for_bit(table: RowTable) -> None:
+    loader = BaselineLoader(table, batch_size=5, seed=1)
+    plan = loader.plan
+    ours = BucketedDataset(table, ListedPlan([[plan.batch(step, 0).tolist()] for step in range(len(plan))]))
+    batches = list(loader)
+    assert len(batches) == len(plan) == 24 // 5
+    for step, batch in enumerate(batches):
+        other = ours[step]
+        assert torch.equal(batch.audio, other.audio) and torch.equal(batch.lengths, other.lengths)
+        for name in ("transcripts", "languages", "planned", "bad", "filler", "step"):
+            assert getattr(batch, name) == getattr(other, name), name
+        for name in ("rows", "sample_ids", "duration_s"):
+            mine, theirs = getattr(batch, name), getattr(other, name)
+            assert mine.dtype == theirs.dtype and (mine == theirs).all(), name
+
+
+def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
+    table: RowTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, extracted = [], []
+    open_tar, extract = tarfile.open, tarfile.TarFile.extractfile
+    monkeypatch.setattr(tarfile, "open", lambda path, *rest: opened.append(path) or open_tar(path, *rest))
+    monkeypatch.setattr(
+        tarfile.TarFile,
+        "extractfile",
+        lambda tar, member: extracted.append(member.name) or extract(tar, member),
+    )
+    loader = BaselineLoader(table, batch_size=4, seed=2)
+    count = sum(len(batch) for batch in loader)
+    assert count == 24 == len(set(extracted)) == len(extracted)
+    assert len(opened) == 3 == len(set(opened))
+    assert loader.spent["decode"] > 0 and loader.spent["read"] > 0
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 30])
+def test_ranks_take_equal_steps_and_share_no_row(table: RowTable, world_size: int, batch_size: int) -> None:
+    plan = BaselinePlan.of(table, batch_size, 3, 0, world_size)
+    seen = [
+        plan.batch(step, rank).tolist()
+        for rank in range(world_size)
+        for step in range(len(plan))
+        if not plan.is_filler(step, rank)
+    ]
+    rows = [row for batch in seen for row in batch]
+    assert len(rows) == len(set(rows)) and set(rows) <= set(range(24))
+    if batch_size * world_size <= 24:
+        assert {len(batch) for batch in seen} == {batch_size}
+        assert len(rows) == 24 // (batch_size * world_size) * batch_size * world_size
+    else:
+        assert len(plan) == 1 and len(rows) == 24
+    for rank in range(world_size):
+        loader = BaselineLoader(table, batch_size, 3, 0, rank, world_size)
+        assert [batch.filler for batch in loader] == [plan.is_filler(step, rank) for step in range(len(plan))]
+    with pytest.raises(IndexError):
+        plan.batch(len(plan), 0)
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
+    orders = {
+        (seed, epoch): tuple(BaselinePlan.of(table, 4, seed, epoch).order)
+        for seed in (1, 2)
+        for epoch in (0, 1)
+    }
+    assert len(set(orders.values())) == 4
+    assert orders[1, 0] == tuple(BaselinePlan.of(table, 9, 1, 0, 2).order)
+    assert all(sorted(order) == list(range(24)) for order in orders.values())
+
+
+def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
+    tars = {number: table.rows([number])[0].tar for number in range(24)}
+    order = BaselinePlan.of(table, 4, 5, 0, shuffle_rows=8).order
+    groups = [{tars[row] for row in order[start : start + 8]} for start in (0, 8, 16)]
+    assert sorted(len(group) for group in groups) == [1, 1, 1] and len(set.union(*groups)) == 3
+    assert list(order) != sorted(order, key=lambda row: (tars[row], row))
+
+
+def test_start_step_and_steps_cut_the_pass(table: RowTable) -> None:
+    whole = [batch.rows.tolist() for batch in BaselineLoader(table, 4, seed=7)]
+    loader = BaselineLoader(table, 4, seed=7, steps=2, start_step=3)
+    assert len(loader) == 2 and [batch.rows.tolist() for batch in loader] == whole[3:5]
+    loader.start_step = 1
+    assert [(batch.step, batch.rows.tolist()) for batch in loader] == [(1, whole[1]), (2, whole[2])]
+    loader.plan, loader.start_step = BaselinePlan.of(table, 4, 7, 1), 0
+    assert next(iter(loader)).rows.tolist() == loader.plan.batch(0, 0).tolist() != whole[0]
+
+
+def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
+    flac = encoded(noise(4000, 1))
+    damaged = {
+        "t1_1.flac": flac[: len(flac) // 2],
+        "t2_2.flac": b"",
+        "t0_3.flac": b"no audio at all, just text",
+    }
+    table = RowTable.open(corpus(tmp_path, replace=damaged))
+    loader = BaselineLoader(table, 24, seed=1, max_bad_fraction=0.2)
+    (batch,) = loader
+    assert sorted(sample.row for sample in batch.bad) == sorted(set(range(24)) - set(batch.rows.tolist()))
+    assert (len(batch), batch.planned, loader.bad.count) == (21, 24, 3)
+    with pytest.raises(MillraceError, match="3 of 24"):
+        list(BaselineLoader(table, 24, seed=1, max_bad_fraction=0.05))
+
+
+def test_a_missing_tar_is_a_counted_loss(tmp_path: Path) -> None:
+    table = RowTable.open(corpus(tmp_path))
+    (tmp_path / "t1.tar").unlink()
+    loader = BaselineLoader(table, 24, seed=1, max_bad_fraction=1.0)
+    (batch,) = loader
+    assert len(batch) == 16 and loader.bad.reasons == {"unreadable": 8}
+
+
+@pytest.mark.parametrize(
+    ("container", "subtype", "rate", "channels"),
+    [("FLAC", None, RATE, 1), ("WAV", "PCM_24", RATE, 1), ("FLAC", None, RATE, 2), ("WAV", "FLOAT", 8000, 1)],
+)
+def test_soundfile_decodes_as_we_do(container: str, subtype: str | None, rate: int, channels: int) -> None:
+    raw = encoded(noise(5000, 3, channels), container, subtype, rate)
+    mine, ours = soundfile_wave(raw), decode(raw)
+    assert mine.dtype == np.float32 and np.array_equal(mine, ours)
