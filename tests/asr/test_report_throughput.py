@@ -126,7 +126,7 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     found = Throughput.read(runs, tmp_path / "bucket_config.json")
     told = jsonl.read(tmp_path / "result.json")
     head, *rows = shown.tables["Old against new"]
-    assert head == ["", "Naive pipeline", "range", "Millrace", "range", "against naive", "Ideal loader"]
+    assert head == ["", "Baseline", "range", "Millrace", "range", "against naive", "Ideal loader"]
     by_name = {row[0]: row[1:] for row in rows}
     samples = told["comparison"]["samples"]
     assert by_name["Samples/s"][2] == f"{samples['bench']['value']:.0f}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.asr.throughput import naive
+from millrace.asr.throughput import baseline
 from millrace.common.errors import MillraceError
 from tests.bench.readers import peers
 from tests.bench.readers.corpus import Corpus
@@ -181,7 +181,7 @@ def _raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":
         return peers.lhotse_raw(setting.scratch / "shar")
-    reader = peers.SeedTarReader(str(setting.scratch)) if name == SEED else naive.TarfileReader()
+    reader = peers.SeedTarReader(str(setting.scratch)) if name == SEED else baseline.TarfileReader()
     return (reader.read(member.tar, member.name) for member in members)
 
 

@@ -135,9 +135,7 @@ class BaselineLoader:
             empty = torch.zeros((0, 0))
             audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True) if waves else empty
         lengths, planned = [len(wave) for wave in waves], len(numbers)
-        return Batch.of(
-            good, lengths, step=step, audio=audio, planned=planned, bad=tuple(bad), filler=filler
-        )
+        return Batch.of(good, lengths, step=step, audio=audio, planned=planned, bad=tuple(bad), filler=filler)
 
     def _wave(self, row: Row, member: str) -> np.ndarray:
         with self._timed("read"):

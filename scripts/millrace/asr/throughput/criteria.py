@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Figure, Throughput
+from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Statistic, Throughput
 from millrace.asr.throughput.run import Run, first_quarter, last_quarter
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
@@ -79,7 +79,7 @@ def _faster(found: Throughput, group: str, bar: float) -> Criterion:
     return Criterion(group, name, told, PASS if ratio >= bar else FAIL, figure, ratio)
 
 
-def _share(group: str, name: str, bar: str, figure: Figure | None, passes: Any, why_not: str) -> Criterion:
+def _share(group: str, name: str, bar: str, figure: Statistic | None, passes: Any, why_not: str) -> Criterion:
     if figure is None:
         return Criterion(group, name, bar, UNKNOWN, why_not)
     status = PASS if passes(figure.value) else FAIL

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Bucket, Figure, Throughput
+from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Bucket, Statistic, Throughput
 from millrace.asr.throughput.criteria import rate
 from millrace.asr.throughput.run import PHASES, UNITS
 from millrace.common.report import figures
@@ -47,7 +47,7 @@ def comparison(found: Throughput) -> str:
     subtitle = f"{ratio:.2f} times the samples/s" if ratio else "no run of the naive pipeline to compare with"
     subtitle += f", on {found.device if found.on_gpu else 'the CPU'}"
     roles = found.role_names
-    panels: list[tuple[str, list[tuple[str, str, Figure]], Callable[[float], str], float]] = []
+    panels: list[tuple[str, list[tuple[str, str, Statistic]], Callable[[float], str], float]] = []
     for key, label in (("samples", "Samples per second"), ("audio_seconds", "Seconds of audio per second")):
         bars = [(name, role, found.figure(role, measures[key])) for role, name in roles]
         panels.append((label, [bar for bar in bars if bar[2]], rate, 1.0))
@@ -87,7 +87,7 @@ def _share(value: float) -> str:
 
 
 def _bars(
-    axes: Any, bars: Sequence[tuple[str, str, Figure]], shown: Callable[[float], str], scale: float
+    axes: Any, bars: Sequence[tuple[str, str, Statistic]], shown: Callable[[float], str], scale: float
 ) -> None:
     lengths = [figure.value * scale for _, _, figure in bars]
     colours = [ROLE_COLOURS[role] for _, role, _ in bars]
@@ -204,7 +204,7 @@ def _any_steps(shown: Sequence[Bucket]) -> bool:
     return any(bucket.seconds for bucket in shown)
 
 
-def _range(figure: Figure | None, scale: float) -> tuple[float, float, float] | None:
+def _range(figure: Statistic | None, scale: float) -> tuple[float, float, float] | None:
     return (figure.value * scale, figure.low * scale, figure.high * scale) if figure else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from millrace.asr.throughput.comparison import MEASURES, Figure, Measure, Throughput
+from millrace.asr.throughput.comparison import MEASURES, Measure, Statistic, Throughput
 from millrace.asr.throughput.criteria import PASS, UNKNOWN, Criterion, percent, rate
 from millrace.asr.throughput.figures import PHASE_NAMES
 from millrace.asr.throughput.run import PHASES, Run
@@ -140,7 +140,7 @@ def _comparison(found: Throughput) -> str:
     return table + "".join(notes) + paragraph(" ".join(filter(None, told)), True)
 
 
-def _figure_cells(value: Figure | None, measure: Measure) -> list[Cell]:
+def _figure_cells(value: Statistic | None, measure: Measure) -> list[Cell]:
     if value is None:
         return ["not measured" if measure.key in ("gpu", "cpu") else NOTHING, ""]
 
@@ -256,15 +256,15 @@ def _buckets(found: Throughput) -> list[str]:
     return [Table("Our steps by bucket", [*columns, "Share of audio", "Share of hours"], rows).html()]
 
 
-def _seconds(value: Figure | None) -> Cell:
+def _seconds(value: Statistic | None) -> Cell:
     return Number(round(1000 * value.value, 3), rate(1000 * value.value)) if value else NOTHING
 
 
-def _count(value: Figure | None) -> Cell:
+def _count(value: Statistic | None) -> Cell:
     return Number(value.value, human_count(value.value)) if value else NOTHING
 
 
-def _spread(value: Figure | None, scale: float) -> str:
+def _spread(value: Statistic | None, scale: float) -> str:
     if value is None:
         return ""
     low, high = value.low * scale, value.high * scale

@@ -22,7 +22,7 @@ from millrace.asr.planning.budgets import read_budgets
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
 from millrace.asr.throughput.ideal import IdealLoader
-from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan
+from millrace.asr.throughput.baseline import BaselineLoader, BaselinePlan
 from millrace.asr.training.options import LOADERS, TrainOptions
 from millrace.common.cli import log
 from millrace.common.error_rates import ErrorCounts, count_errors
@@ -127,7 +127,7 @@ class AsrTask:
         options = self.options
         if self._loader is None and options.loader == "baseline":
             arguments = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
-            self._loader = BaselineLoader(self.table, plan.batch_size, rank=rank, plan=plan, **arguments)
+            self._loader = BaselineLoader(self.table, plan, rank, **arguments)
         if self._loader is None:
             dataset = BucketedDataset(self.table, plan, rank, max_open_tars=options.max_open_tars)
             self._loader = BatchLoader(
