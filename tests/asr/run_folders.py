@@ -56,8 +56,9 @@ class MadeUp:
         windows = [self._window(rows[start : start + self.log_steps]) for start in starts]
         jsonl.write_lines(run / "metrics.jsonl", windows)
         if self.finished:
-            held = None if self.held_out is None else {"step": self.steps, "loss": self.held_out, "cer": 0.3}
-            summary = {"optimizer_steps": self.steps, "loss": self.loss[1], "last_evaluation": held}
+            summary = {"optimizer_steps": self.steps, "loss": self.loss[1], "last_evaluation": None}
+            if self.held_out is not None:
+                summary["last_evaluation"] = {"step": self.steps, "loss": self.held_out, "cer": 0.3}
             atomic.write_json(run / "metrics.json", summary)
         if self.recorded:
             jsonl.write_lines(run / "steps.jsonl", rows)

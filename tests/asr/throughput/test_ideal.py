@@ -96,5 +96,3 @@ def test_nothing_to_keep_is_an_error(table: RowTable) -> None:
     with pytest.raises(MillraceError, match="no batch"):
         list(IdealLoader(Empty()))
     assert list(IdealLoader([])) == []
-    with pytest.raises(MillraceError, match="at least 1"):
-        IdealLoader([], cache_batches=0)

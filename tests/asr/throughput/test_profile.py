@@ -7,9 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 from torch.nn.modules import module as modules
 from torch.profiler import profile, record_function
 from torch.utils.checkpoint import checkpoint
@@ -86,7 +88,7 @@ def test_the_trace_is_chromes_and_holds_the_profiled_steps_only(profiled: Path) 
     assert names == ["metrics.jsonl", "profile.json", "trace.json.gz"]
 
 
-@pytest.mark.parametrize(("steps", "skip", "expected"), [(50, 3, 5), (1, 1, 1), (2, 100, None), (2, 8, None)])
+@pytest.mark.parametrize(("steps", "skip", "expected"), [(50, 3, 5), (1, 1, 1), (2, 8, None), (2, 9, None)])
 def test_as_many_steps_are_profiled_as_the_run_has(
     tmp_path: Path, dataset: BucketedDataset, steps: int, skip: int, expected: int | None
 ) -> None:
@@ -147,3 +149,27 @@ def test_communication_of_any_backend_is_a_phase_and_counts_once() -> None:
     host = {phase["phase"]: phase["host_seconds"] for phase in result["phases"]}
     assert list(host) == ["communication", "idle"] and result["steps"] == 1
     assert 0 < host["communication"] <= result["seconds"] == pytest.approx(sum(host.values()))
+
+
+def test_on_a_gpu_phases_have_the_time_of_their_kernels() -> None:
+    def event(name: str, start: int, end: int, kernels: int = 0, **facts: object) -> SimpleNamespace:
+        facts = {"device_type": DeviceType.CPU, "is_user_annotation": False, "cpu_parent": None, **facts}
+        span = SimpleNamespace(start=start * 1e6, end=end * 1e6)
+        return SimpleNamespace(name=name, time_range=span, device_time_total=kernels * 1e6, **facts)
+
+    on_gpu = {"device_type": DeviceType.CUDA}
+    backward = "autograd::engine::evaluate_function: AddmmBackward0"
+    mark = event("millrace: backward", 4, 9, kernels=1)
+    events = [
+        event("millrace: step", 0, 10),
+        event("millrace: forward", 1, 3, kernels=2),
+        mark,
+        event(backward, 5, 8, kernels=3),  # in the device's own thread
+        event(backward, 4, 5, kernels=1, cpu_parent=mark),
+        *(event("gemm", *span, **on_gpu) for span in ((2, 4), (3, 5), (6, 9))),
+        event("millrace: step", 1, 10, is_user_annotation=True, **on_gpu),
+    ]
+    result = table(events, [], "cuda")
+    assert (result["steps"], result["seconds"], result["device_busy_seconds"]) == (1, 10, 6)
+    rows = [tuple(row.values()) for row in result["phases"]]
+    assert rows == [("forward", 2, 2), ("backward", 5, 4), ("idle", 3, 0)]

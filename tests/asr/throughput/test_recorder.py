@@ -18,8 +18,7 @@ from millrace.asr.throughput.recorder import Buckets, StepRecorder
 from millrace.asr.throughput.run import Run, StepLine
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.machine import use as machine_use
-from millrace.common.machine.use import Reading, Sampler
+from millrace.common.machine.use import Reading, Sampler, cores
 from millrace.common.training import loop
 from millrace.common.training.ranks import Requeue
 from millrace.common.training.settings import LoopSettings
@@ -42,7 +41,7 @@ def _dataset(buckets: Path) -> BucketedDataset:
 def _run(folder: Path, buckets: Path, evaluate: Callable | None = None, **choices: int) -> StepRecorder:
     choices = {"max_steps": 6, "log_steps": 2, "tensorboard": 0, "save_steps": 0, "device": "cpu", **choices}
     dataset = _dataset(buckets)
-    recorder = StepRecorder(folder, buckets, "cpu", facts={"loader": "bucketed"}, interval=0.05)
+    recorder = StepRecorder(folder, buckets, "cpu", facts={"loader": "bucketed"})
     task = SmallTask(lambda _, start: recorder.watch(dataset[step] for step in range(start, 6)), 6)
     task.evaluate = evaluate or task.evaluate
     with recorder:
@@ -193,20 +192,26 @@ def _burn(seconds: float, ready: multiprocessing.Event, end: multiprocessing.Eve
     end.wait()
 
 
+def _read() -> Reading:
+    sampler = Sampler()
+    sampler.read()
+    return sampler.readings[0]
+
+
 def test_cpu_time_of_workers_is_theirs_and_not_the_trainers() -> None:
     context = multiprocessing.get_context("fork")
     ready, end = context.Event(), context.Event()
-    trainer, workers = machine_use.cpu_seconds()
+    before = _read()
     worker = context.Process(target=_burn, args=(0.3, ready, end))
     worker.start()
     try:
         assert ready.wait(60)
-        later = machine_use.cpu_seconds()
+        after = _read()
     finally:
         end.set()
         worker.join()
-    assert later[1] - workers >= 0.25 and later[0] - trainer < 0.25
-    assert machine_use.cpu_seconds()[1] <= later[1] - 0.25
+    assert after.workers_cpu - before.workers_cpu >= 0.25 > after.trainer_cpu - before.trainer_cpu
+    assert _read().workers_cpu <= after.workers_cpu - 0.25  # a worker that ended takes its time with it
 
 
 def test_use_counts_only_readings_within_steps() -> None:
@@ -243,11 +248,11 @@ def test_the_sampler_reads_while_it_runs_and_stops() -> None:
     assert len(sampler.readings) == count
     times = [reading.at for reading in sampler.readings]
     assert times == sorted(times) and sampler.readings[-1].trainer_cpu >= sampler.readings[0].trainer_cpu
-    assert machine_use.cores() > 0
+    assert cores() > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_without_counters_is_not_measured() -> None:
     sampler = Sampler(device=0)
     sampler.read()
-    assert sampler.readings[0].gpu is None is sampler.readings[0].gpu_memory_bytes
+    assert sampler.readings[0][3:] == (None, None)

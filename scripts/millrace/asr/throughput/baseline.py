@@ -164,17 +164,16 @@ class TarfileReader:
         bare = name.removeprefix("./")
         try:
             handle, members = self._scanned(tar)
-            member = next((members[key] for key in (name, bare, f"./{bare}") if key in members), None)
-            if member is None:
-                raise DecodeError("missing", f"tarfile finds no {name} in {tar}")
-            file = handle.extractfile(member)
-            if file is None:
-                raise DecodeError("not_a_file", f"{name} in {tar} is no file")
-            return file.read()
+            spelling = next((one for one in (name, bare, f"./{bare}") if one in members), name)
+            file = handle.extractfile(members[spelling])
+            raw = file.read() if file else None
+        except KeyError:  # the member, or the one that it links to
+            raise DecodeError("missing", f"tarfile finds no {name} in {tar}") from None
         except (tarfile.TarError, OSError) as error:
             raise DecodeError("unreadable", f"tarfile cannot read {name} in {tar}: {error}") from None
-        except KeyError:  # of extractfile: a link to a member that is missing
-            raise DecodeError("missing", f"tarfile finds no {name} in {tar}") from None
+        if raw is None:
+            raise DecodeError("not_a_file", f"{name} in {tar} is no file")
+        return raw
 
     def _scanned(self, tar: str) -> tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]:
         if tar not in self._tars:

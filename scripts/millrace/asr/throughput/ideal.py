@@ -12,8 +12,6 @@ import torch
 
 from millrace.common.errors import MillraceError
 
-CACHE_BATCHES = 64
-
 
 class IdealLoader:
     """Yields as many batches as `inner` has, all of them copies of the first `cache_batches`, in their order.
@@ -24,20 +22,12 @@ class IdealLoader:
     measures time, and its model is of no use.
     """
 
-    def __init__(self, inner: Iterable[Any], cache_batches: int = CACHE_BATCHES) -> None:
-        if cache_batches < 1:
-            problem = f"cache_batches must be at least 1, not {cache_batches}"
-            raise MillraceError(problem, where="ideal loader")
+    def __init__(self, inner: Iterable[Any], cache_batches: int = 64) -> None:
         self.inner, self.cache_batches = inner, cache_batches
         self._cache: list[Any] = []
 
     def __len__(self) -> int:
         return len(self.inner)
-
-    @property
-    def bad(self) -> Any:
-        """What the inner loader has left out."""
-        return getattr(self.inner, "bad", None)
 
     def __iter__(self) -> Iterator[Any]:
         if not self._cache:

@@ -165,6 +165,10 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
     host = {phase: _covered(marked) for phase, marked in spans.items()}
     outer = [span for phase, marked in spans.items() if ": " not in phase for span in marked]
     host["idle"] = max(0.0, seconds - _covered(outer))
+    operators = [
+        one for one in averages if one.device_type == DeviceType.CPU and one.key.startswith("aten::")
+    ]
+    operators.sort(key=lambda one: (-one.self_device_time_total, -one.self_cpu_time_total, one.key))
     return {
         "steps": len(steps),
         "device": device_type,
@@ -174,24 +178,17 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
             {"phase": phase, "host_seconds": host[phase], "device_seconds": device[phase]}
             for phase in sorted(host, key=lambda phase: (_ORDER.get(phase, 2), phase))
         ],
-        "operators": _operators(averages),
+        "operators": [
+            {
+                "operator": one.key,
+                "host_seconds": one.self_cpu_time_total / 1e6,
+                "device_seconds": one.self_device_time_total / 1e6,
+                "calls": one.count,
+            }
+            for one in operators[:_OPERATORS]
+        ],
         "trace": TRACE,
     }
-
-
-def _operators(averages: EventList) -> list[dict[str, Any]]:
-    rows = [
-        {
-            "operator": one.key,
-            "host_seconds": one.self_cpu_time_total / 1e6,
-            "device_seconds": one.self_device_time_total / 1e6,
-            "calls": one.count,
-        }
-        for one in averages
-        if one.device_type == DeviceType.CPU and one.key.startswith("aten::")
-    ]
-    rows.sort(key=lambda row: (-row["device_seconds"], -row["host_seconds"], row["operator"]))
-    return rows[:_OPERATORS]
 
 
 def _covered(spans: Iterable[tuple[float, float]]) -> float:

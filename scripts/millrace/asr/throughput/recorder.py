@@ -57,14 +57,14 @@ class StepRecorder:
         facts: Mapping[str, Any] | None = None,
         rank: int = 0,
         local_world_size: int = 1,
-        interval: float = 0.5,
     ) -> None:
         self.folder, self.rank, self.local_world_size = Path(folder), rank, local_world_size
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.on_gpu = self.device.type == "cuda"
         # What JSON cannot hold fails now and not after the run.
         self.facts = orjson.loads(orjson.dumps(dict(facts or {}), default=str))
         self.buckets = Buckets(bucket_dir)
-        self.sampler = Sampler((self.device.index or 0) if self.device.type == "cuda" else None, interval)
+        self.sampler = Sampler((self.device.index or 0) if self.on_gpu else None)
         self.spans: list[tuple[float, float]] = []  # begin and end of the steps so far, by perf_counter
         self.spent: Counter[str] = Counter()
         self._line: StepLine | None = None  # of the step that runs
@@ -83,7 +83,6 @@ class StepRecorder:
         if self._handle is not None:
             self._write(wait=error is None)
             self._handle.close()
-        on_gpu = self.device.type == "cuda"
         facts: Facts = {
             **self.facts,
             "completed": error is None,
@@ -94,7 +93,7 @@ class StepRecorder:
             "use": self.sampler.use(self.spans[1:], cores() / max(self.local_world_size, 1)),
             "spent_seconds": dict(sorted(self.spent.items())),
             "peak_memory_bytes": self._peak or None,
-            "memory_is": "allocated on the GPU" if on_gpu else "resident set of the trainer",
+            "memory_is": "allocated on the GPU" if self.on_gpu else "resident set of the trainer",
         }
         atomic.write_json(self.folder / FACTS, facts)
 
@@ -128,8 +127,9 @@ class StepRecorder:
         line, self._line = self._line, None
         line["step"] = step
         line["bucket"] = next(iter(line["buckets"])) if len(line["buckets"]) == 1 else None
-        line["peak_memory_bytes"] = peak = peak_memory(self.device)
-        self._peak = max(self._peak, peak)
+        on_gpu = self.on_gpu
+        peak = torch.cuda.max_memory_allocated(self.device) if on_gpu else memory.highest_resident()
+        line["peak_memory_bytes"], self._peak = peak, max(self._peak, peak)
         self.spans.append((self._begin[0], time.perf_counter()))
         self._pending.append((line, self._begin[1], mark(self.device.type)))
         if self._handle is None:
@@ -141,7 +141,10 @@ class StepRecorder:
     def _begin_step(self) -> None:
         if len(self.spans) == 1:
             self.sampler.start()  # the first step is a warm-up
-        reset_peak(self.device)
+        if self.on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            memory.forget_highest_resident()
         self._line = {"step": 0, "bucket": None, "batches": 0, "samples": 0, "planned": 0, "buckets": {}}
         self._line |= {"audio_seconds": 0.0, "padded_audio_seconds": 0.0, "wait_seconds": 0.0}
         self._begin = time.perf_counter(), mark(self.device.type)
@@ -162,10 +165,9 @@ class StepRecorder:
 
     def _write(self, wait: bool) -> None:
         """Write the lines of the steps that the device has done; `wait` for all of them."""
-        on_gpu = self.device.type == "cuda"
-        if wait and on_gpu and self._pending:
+        if wait and self.on_gpu and self._pending:
             self._pending[-1][2].synchronize()
-        while self._pending and (not on_gpu or self._pending[0][2].query()):
+        while self._pending and (not self.on_gpu or self._pending[0][2].query()):
             line, begin, end = self._pending.popleft()
             line["seconds"] = seconds_between(begin, end)
             self._handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
@@ -202,20 +204,6 @@ def machine(device: torch.device) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(device)
         facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
     return facts
-
-
-def reset_peak(device: torch.device) -> None:
-    """Begin a new peak of memory."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        memory.forget_highest_resident()
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes at most since `reset_peak` (without the right to reset it: since the process began)."""
-    on_gpu = device.type == "cuda"
-    return int(torch.cuda.max_memory_allocated(device)) if on_gpu else memory.highest_resident()
 
 
 def _failure(error: BaseException | None) -> str | None:

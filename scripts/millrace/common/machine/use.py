@@ -16,10 +16,12 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 import psutil
 
+_SEARCH_EVERY = 20  # readings: to find its workers psutil goes through all processes of the machine
+
 
 class Reading(NamedTuple):
-    """At `at` (s, perf_counter): CPU seconds so far of this process and of the ones it started, GPU use (0 to
-    1) and memory in use on the GPU by everybody; None if there is no such counter."""
+    """At `at` (s, perf_counter): CPU seconds (user and system) so far of this process and of the living ones
+    that it started, GPU use (0 to 1) and memory in use on the GPU by everybody; None if unknown."""
 
     at: float
     trainer_cpu: float
@@ -47,6 +49,7 @@ class Sampler:
 
     def __init__(self, device: int | None = None, interval: float = 0.5) -> None:
         self.device, self.interval, self.readings = device, interval, list[Reading]()
+        self._workers: list[psutil.Process] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -69,7 +72,13 @@ class Sampler:
         gpu = gpu_counters(self.device) if self.device is not None else (None, None)
         if gpu[0] is None:
             self.device = None  # no counters now, none later
-        self.readings.append(Reading(time.perf_counter(), *cpu_seconds(), *gpu))
+        trainer, workers = psutil.Process(), 0.0
+        if len(self.readings) % _SEARCH_EVERY == 0:
+            self._workers = trainer.children(recursive=True)
+        for worker in self._workers:
+            with contextlib.suppress(psutil.Error):  # it has ended
+                workers += sum(worker.cpu_times()[:2])
+        self.readings.append(Reading(time.perf_counter(), sum(trainer.cpu_times()[:2]), workers, *gpu))
 
     def use(self, spans: list[tuple[float, float]], cores: float) -> Use:
         """Use during `spans`, the (begin, end) of steps in perf_counter's seconds.
@@ -106,15 +115,6 @@ class Sampler:
     def _run(self) -> None:
         while not self._ended.wait(self.interval):
             self.read()
-
-
-def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds so far of this process, and of all that descend from it and live."""
-    process, workers = psutil.Process(), 0.0
-    for child in process.children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            workers += sum(child.cpu_times()[:2])
-    return sum(process.cpu_times()[:2]), workers
 
 
 def gpu_counters(device: int) -> tuple[float | None, int | None]:
