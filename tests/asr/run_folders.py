@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from millrace.asr.throughput.run import PHASES, Facts, StepLine
 from millrace.common import atomic, jsonl
 
 BUCKETS = {
@@ -50,86 +51,70 @@ class MadeUp:
     def write(self, folder: Path) -> Path:
         """Write it to folder / name; return that."""
         run, rng = folder / self.name, np.random.default_rng(self.seed)
-        hours = np.array([bucket[0] for bucket in BUCKETS.values()])
-        steps, lines, rows = [], [], []
-        for step in range(1, self.steps + 1):
-            name = str(rng.choice(list(BUCKETS), p=hours / hours.sum()))
-            longest = 15.0 if self.mixed else BUCKETS[name][2]
-            batch = max(1, int(self.batch_seconds / longest))
-            padded = batch * longest * rng.uniform(0.97, 1.0)
-            audio = padded * (1 - self.padding * rng.uniform(0.8, 1.2))
-            seen = (
-                {other: [batch // 5, audio / 5] for other in BUCKETS}
-                if self.mixed
-                else {name: [batch, audio]}
-            )
-            rows.append(
-                {
-                    "step": step,
-                    "bucket": None if self.mixed else name,
-                    "batches": 1,
-                    "samples": batch,
-                    "planned": batch,
-                    "audio_seconds": audio,
-                    "padded_audio_seconds": padded,
-                    "buckets": seen,
-                    "seconds": self.seconds * rng.uniform(0.9, 1.1) * (5 if step == 1 else 1),
-                    "read_seconds": self.seconds * self.decode * 0.2,
-                    "decode_seconds": self.seconds * self.decode * 0.8,
-                    "peak_memory_bytes": int(1e9 + 3e7 * longest),
-                }
-            )
-            steps.append(rows[-1])
-            if step % self.log_steps == 0 or step == self.steps:
-                lines.append(self._line(step, steps))
-                steps = []
-        jsonl.write_lines(run / "metrics.jsonl", lines)
-        if self.recorded:
-            jsonl.write_lines(run / "steps.jsonl", rows)
+        rows = [self._step(step, rng) for step in range(1, self.steps + 1)]
+        starts = range(0, self.steps, self.log_steps)
+        windows = [self._window(rows[start : start + self.log_steps]) for start in starts]
+        jsonl.write_lines(run / "metrics.jsonl", windows)
         if self.finished:
-            held = None if self.held_out is None else {"step": self.steps, "loss": self.held_out, "cer": 0.3}
-            summary = {"optimizer_steps": self.steps, "loss": self.loss[1], "last_evaluation": held}
+            summary = {"optimizer_steps": self.steps, "loss": self.loss[1], "last_evaluation": None}
+            if self.held_out is not None:
+                summary["last_evaluation"] = {"step": self.steps, "loss": self.held_out, "cer": 0.3}
             atomic.write_json(run / "metrics.json", summary)
         if self.recorded:
+            jsonl.write_lines(run / "steps.jsonl", rows)
             use = {"cpu": 0.83, "trainer_cpu": 0.6, "workers_cpu": 0.23, "gpu": self.gpu, "cores": 16.0}
-            facts = {
-                "machine": self.machine,
-                "use": use,
-                "failed": self.failed,
-                "completed": self.failed is None,
-            }
             memory = "allocated on the GPU" if self.gpu else "resident set of the trainer"
-            facts |= {"model": "ctc", "precision": "32-true", "memory_is": memory, **self.facts}
-            atomic.write_json(run / "throughput.json", facts)
+            facts = Facts(machine=self.machine, use=use, memory_is=memory)
+            facts |= {"failed": self.failed, "completed": self.failed is None}
+            settings = {"model": "ctc", "precision": "32-true"}
+            atomic.write_json(run / "throughput.json", {**facts, **settings, **self.facts})
         return run
 
-    def _line(self, step: int, steps: list[dict]) -> dict:
+    def _step(self, step: int, rng: np.random.Generator) -> StepLine:
+        hours = np.array([bucket[0] for bucket in BUCKETS.values()])
+        name = str(rng.choice(list(BUCKETS), p=hours / hours.sum()))
+        longest = 15.0 if self.mixed else BUCKETS[name][2]
+        batch = max(1, int(self.batch_seconds / longest))
+        padded = batch * longest * rng.uniform(0.97, 1.0)
+        audio = padded * (1 - self.padding * rng.uniform(0.8, 1.2))
+        mix = dict.fromkeys(BUCKETS, (batch // 5, audio / 5))
+        return StepLine(
+            step=step,
+            bucket=None if self.mixed else name,
+            batches=1,
+            samples=batch,
+            planned=batch,
+            audio_seconds=audio,
+            padded_audio_seconds=padded,
+            buckets=mix if self.mixed else {name: (batch, audio)},
+            seconds=self.seconds * rng.uniform(0.9, 1.1) * (5 if step == 1 else 1),
+            read_seconds=self.seconds * self.decode * 0.2,
+            decode_seconds=self.seconds * self.decode * 0.8,
+            peak_memory_bytes=int(1e9 + 3e7 * longest),
+        )
+
+    def _window(self, steps: list[StepLine]) -> dict:
+        """A line of metrics.jsonl over these steps."""
         seconds = sum(row["seconds"] for row in steps)
-        sums = {
-            name: sum(row[name] for row in steps)
-            for name in ("samples", "audio_seconds", "padded_audio_seconds")
-        }
+        names = ("samples", "audio_seconds", "padded_audio_seconds")
+        sums = {name: sum(row[name] for row in steps) for name in names}
         sums |= {"tokens": sums["audio_seconds"] * 13, "padded_tokens": sums["padded_audio_seconds"] * 13.2}
         sums |= {"flops": sums["audio_seconds"] * 9e9, "padded_flops": sums["padded_audio_seconds"] * 9.5e9}
         sums = {name: value for name, value in sums.items() if name not in self.omit}
-        names = ("data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
-        part = step / self.steps
+        units = [name for name in sums if f"padded_{name}" in sums]
+        first, last = self.loss
         return {
             "event": "train",
-            "step": step,
+            "step": steps[-1]["step"],
             "epoch": 0,
             "world_size": self.world_size,
-            "loss": self.loss[0] + (self.loss[1] - self.loss[0]) * part,
+            "loss": first + (last - first) * steps[-1]["step"] / self.steps,
             "weight": float(sums.get("samples", 1)),
             "seconds": seconds,
-            "time_share": {name: self.shares.get(name, 0.0) for name in names},
+            "time_share": {name: self.shares.get(name, 0.0) for name in PHASES if name != "decode"},
             "counts": sums,
             "per_second": {name: value / seconds for name, value in sums.items()},
-            "padding": {
-                name: 1 - sums[name] / sums[f"padded_{name}"]
-                for name in sums
-                if sums.get(f"padded_{name}", 0) > 0
-            },
+            "padding": {name: 1 - sums[name] / sums[f"padded_{name}"] for name in units},
         }
 
 

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from millrace.asr import calibrate_bucket_bs, merge_calibration
 from millrace.asr.calibration.trial import ROOT, ask
-from millrace.common.machine.use import descendants
 from tests.asr import calibration_corpus as corpus
 
 SOAK_STEPS = 200
@@ -73,17 +73,16 @@ def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, cap
     killed = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert "rows: " in killed.stderr.readline()
     deadline = time.monotonic() + 60
-    while not (trials := list(descendants(killed.pid))) and time.monotonic() < deadline:
+    search = psutil.Process(killed.pid)
+    while not (trials := search.children(recursive=True)) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)  # past Python's start
     killed.kill()
     killed.wait()
     killed.stderr.close()
-    while any(Path(f"/proc/{trial}").exists() for trial in trials) and time.monotonic() < deadline:
+    while any(trial.is_running() for trial in trials) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert trials and not any(Path(f"/proc/{trial}").exists() for trial in trials), (
-        "a trial lives on, and holds memory"
-    )
+    assert trials and not any(trial.is_running() for trial in trials), "a trial lives on, and holds memory"
     assert not calibrated.output("b_1_2").exists()
     capfd.readouterr()
     for again in (calibrated.flags("b_0_1", SOAK_STEPS), flags):

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millrace.asr.throughput.comparison import MEASURES, Figure, Measure, Throughput
-from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, criteria, percent, rate, result
+from millrace.asr.throughput import criteria as judging
+from millrace.asr.throughput.comparison import MEASURES, Statistic, Throughput
+from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, Criterion, criteria
 from millrace.asr.throughput.run import Run, first_quarter, last_quarter
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
-ALL = ("samples", "audio_seconds", "gpu", "cpu", "peak_memory", "waiting")
-NAIVE = {"seconds": 0.55, "padding": 0.47, "mixed": True, "shares": {"data_wait": 0.6, "forward": 0.4}}
+BASELINE = {"seconds": 0.55, "padding": 0.47, "mixed": True, "shares": {"data_wait": 0.6, "forward": 0.4}}
 
 
-def _found(folder: Path, buckets: bool = True, **runs: MadeUp | list[MadeUp]) -> Throughput:
+def _throughput(folder: Path, buckets: bool = True, **runs: MadeUp | list[MadeUp]) -> Throughput:
     folders = {
         role: [str(run.write(folder)) for run in (made if isinstance(made, list) else [made])]
         for role, made in runs.items()
@@ -29,26 +29,31 @@ def _found(folder: Path, buckets: bool = True, **runs: MadeUp | list[MadeUp]) ->
     return Throughput.read(folders, bucket_config(folder) if buckets else None)
 
 
-def _measure(key: str) -> Measure:
-    return next(measure for measure in MEASURES if measure.key == key)
+def _statistic(runs: Throughput, key: str) -> Statistic | None:
+    return runs.figure("bench", next(measure for measure in MEASURES if measure.key == key))
 
 
-def _statuses(found: Throughput) -> dict[tuple[str, str], str]:
-    return {(criterion.group, criterion.name): criterion.status for criterion in criteria(found)}
+def _judged(runs: Throughput, name: str, group: int = 0) -> Criterion:
+    """The criterion whose name begins so, in the first group (what was required) or the project's own."""
+    judged = criteria(runs)
+    groups = list(dict.fromkeys(one.group for one in judged))
+    return next(one for one in judged if one.group == groups[group] and one.name.startswith(name))
+
+
+def _lines(path: Path) -> list[dict]:
+    return [row for _, row, _ in jsonl.lines(path) if isinstance(row, dict)]
 
 
 def test_rates_padding_and_shares_are_sums_over_sums(tmp_path: Path) -> None:
     run = Run.read(MadeUp("bench", steps=40).write(tmp_path))
-    lines = [row for _, row, _ in jsonl.lines(tmp_path / "bench" / "metrics.jsonl")]
+    lines = _lines(tmp_path / "bench" / "metrics.jsonl")
     assert len(run.windows) == 4 and run.done_steps == 40
     seconds = sum(line["seconds"] for line in lines[1:])
     for count in ("samples", "audio_seconds"):
         assert run.rate(count) == pytest.approx(sum(line["counts"][count] for line in lines[1:]) / seconds)
     for unit in ("audio_seconds", "tokens", "flops"):
-        useful = sum(line["counts"][unit] for line in lines)
-        assert run.padding(unit) == pytest.approx(
-            1 - useful / sum(line["counts"][f"padded_{unit}"] for line in lines)
-        )
+        useful, padded = (sum(line["counts"][name] for line in lines) for name in (unit, f"padded_{unit}"))
+        assert run.padding(unit) == pytest.approx(1 - useful / padded)
     assert run.shares["forward"] == pytest.approx(0.38) and run.shares["decode"] == 0
     assert run.rate("nothing") is None is run.padding("nothing")
 
@@ -61,187 +66,155 @@ def test_short_logs_keep_their_first_line(tmp_path: Path) -> None:
 
 
 def test_decoding_in_the_trainer_is_taken_out_of_the_wait(tmp_path: Path) -> None:
-    run = Run.read(MadeUp("naive", decode=0.25, **NAIVE).write(tmp_path))
+    run = Run.read(MadeUp("baseline", decode=0.25, **BASELINE).write(tmp_path))
     spent = sum(step["seconds"] for step in run.steady_steps)
     assert run.shares["decode"] == pytest.approx(0.55 * 0.25 * 190 / spent)
     assert run.shares["decode"] + run.shares["data_wait"] == pytest.approx(0.6)
-    more = Run.read(MadeUp("more", decode=3.0, **NAIVE).write(tmp_path))
+    more = Run.read(MadeUp("more", decode=3.0, **BASELINE).write(tmp_path))
     assert more.shares["data_wait"] == 0 and more.shares["decode"] == pytest.approx(0.6)
-
-
-def test_a_machine_that_was_busy_compares_nothing(tmp_path: Path) -> None:
-    found = _found(
-        tmp_path,
-        bench=MadeUp("bench"),
-        baseline=MadeUp("baseline", **NAIVE),
-        ideal=MadeUp("ideal", seconds=0.5),
-    )
-    judged = [criterion for criterion in criteria(found) if criterion.name == "Throughput"]
-    assert [criterion.status for criterion in judged] == [UNKNOWN, UNKNOWN]
-    assert all("busy with other work" in criterion.figure for criterion in judged)
 
 
 def test_repeats_give_median_and_range(tmp_path: Path) -> None:
     runs = [MadeUp(f"bench_{n}", seed=n, seconds=0.2 + 0.01 * n) for n in range(3)]
-    found = _found(tmp_path, bench=runs)
-    rates = [run.rate("audio_seconds") for run in found.bench]
-    figure = found.figure("bench", _measure("audio_seconds"))
+    runs = _throughput(tmp_path, bench=runs)
+    rates = [run.rate("audio_seconds") for run in runs.bench]
+    figure = _statistic(runs, "audio_seconds")
     assert (figure.value, figure.low, figure.high) == (statistics.median(rates), min(rates), max(rates))
     assert figure.window_median is None
 
 
 def test_one_run_has_the_range_of_its_lines(tmp_path: Path) -> None:
-    found = _found(tmp_path, bench=MadeUp("bench"))
-    (run,), figure = found.bench, found.figure("bench", _measure("samples"))
+    runs = _throughput(tmp_path, bench=MadeUp("bench"))
+    (run,), figure = runs.bench, _statistic(runs, "samples")
     windows = [line["counts"]["samples"] / line["seconds"] for line in run.windows[1:]]
     assert figure.value == pytest.approx(run.rate("samples"))
     assert (figure.low, figure.high) == pytest.approx((min(windows), max(windows)))
     assert figure.window_median == pytest.approx(statistics.median(windows))
-    assert Figure.of([1.0, None]) is None is Figure.of([])
+    assert Statistic.of([1.0, None]) is None is Statistic.of([])
 
 
 def test_all_pass(tmp_path: Path) -> None:
-    found = _found(
+    runs = _throughput(
         tmp_path,
         bench=[MadeUp(f"bench_{n}", seed=n, machine=GPU, gpu=0.95) for n in range(2)],
-        baseline=MadeUp("baseline", machine=GPU, gpu=0.4, held_out=1.25, **NAIVE),
+        baseline=MadeUp("baseline", machine=GPU, gpu=0.4, held_out=1.25, **BASELINE),
         ideal=MadeUp("ideal", machine=GPU, gpu=0.97, seconds=0.19),
         check=MadeUp("check", steps=50, log_steps=5, machine=GPU),
     )
-    assert set(_statuses(found).values()) == {PASS}
-    assert found.ratio("samples") > 3 and 1.0 < found.headroom() < 1.15
-    assert not found.differences()
+    assert {criterion.status for criterion in criteria(runs)} == {PASS}
+    assert runs.ratio("samples") > 3 and 1.0 < runs.headroom() < 1.15
+    assert not runs.differences()
 
 
 @pytest.mark.parametrize(
-    ("name", "changed"),
+    ("group", "name", "changed"),
     [
-        (("required", "Throughput"), {"bench": {"seconds": 1.0}}),
-        (("required", "GPU use"), {"bench": {"gpu": 0.84}}),
-        (("project", "GPU use"), {"bench": {"gpu": 0.89}}),
-        (("required", "Padding (seconds of audio)"), {"bench": {"padding": 0.3}}),
-        (("required", "Stability"), {"bench": {"steps": 60, "finished": False, "failed": "out of memory"}}),
-        (("required", "Stability"), {"check": {"finished": False}}),
-        (("required", "Loss falls"), {"check": {"loss": (2.0, 2.1)}}),
-        (("required", "Loss against the baseline"), {"bench": {"held_out": 1.4}}),
-        (("project", "Waiting for data"), {"bench": {"shares": {"data_wait": 0.06, "forward": 0.94}}}),
+        (0, "Throughput", {"bench": {"seconds": 1.0}}),
+        (0, "GPU use", {"bench": {"gpu": 0.84}}),
+        (1, "GPU use", {"bench": {"gpu": 0.89}}),
+        (0, "Padding (seconds of audio)", {"bench": {"padding": 0.3}}),
+        (0, "Stability", {"bench": {"steps": 60, "finished": False, "failed": "out of memory"}}),
+        (0, "Stability", {"check": {"finished": False}}),
+        (0, "Loss falls", {"check": {"loss": (2.0, 2.1)}}),
+        (0, "Loss against", {"bench": {"held_out": 1.4}}),
+        (1, "Waiting for data", {"bench": {"shares": {"data_wait": 0.06, "forward": 0.94}}}),
     ],
 )
-def test_each_criterion_can_fail(tmp_path: Path, name: tuple[str, str], changed: dict) -> None:
+def test_each_criterion_can_fail(tmp_path: Path, group: int, name: str, changed: dict) -> None:
     made = {
         "bench": {"machine": GPU, "gpu": 0.95},
-        "baseline": {"machine": GPU, "gpu": 0.4, "held_out": 1.25, **NAIVE},
+        "baseline": {"machine": GPU, "gpu": 0.4, "held_out": 1.25, **BASELINE},
         "check": {"machine": GPU, "steps": 50, "log_steps": 5},
     }
     runs = {role: MadeUp(role, **{**facts, **changed.get(role, {})}) for role, facts in made.items()}
-    found = _found(tmp_path, **runs)
-    assert _statuses(found)[name] == FAIL
-
-
-def test_without_a_gpu_its_use_was_not_measured_and_is_no_failure(tmp_path: Path) -> None:
-    found = _found(tmp_path, bench=MadeUp("bench"), baseline=MadeUp("baseline", **NAIVE))
-    told = {criterion.group: criterion for criterion in criteria(found) if criterion.name == "GPU use"}
-    assert {criterion.status for criterion in told.values()} == {UNKNOWN}
-    assert told["required"].figure == "there is no GPU in this machine" and not found.on_gpu
+    assert _judged(_throughput(tmp_path, **runs), name, group).status == FAIL
 
 
 def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> None:
-    found = _found(tmp_path, buckets=False, bench=MadeUp("bench", steps=50, recorded=False, held_out=None))
-    statuses = _statuses(found)
-    for name in ("Throughput", "Stability", "All buckets sampled", "Loss against the baseline"):
-        assert statuses["required", name] == UNKNOWN, name
-    assert statuses["required", "Loss falls"] == PASS == statuses["required", "Padding (seconds of audio)"]
-    assert found.headroom() is None is found.ratio("samples")
+    runs = _throughput(tmp_path, False, bench=MadeUp("bench", steps=50, recorded=False, held_out=None))
+    for name in ("Throughput", "Stability", "All buckets sampled", "Loss against"):
+        assert _judged(runs, name).status == UNKNOWN, name
+    assert _judged(runs, "Loss falls").status == PASS == _judged(runs, "Padding (seconds of audio)").status
+    assert runs.headroom() is None is runs.ratio("samples")
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"),
+    ("name", "made", "reason"),
     [
-        ({"machine": {**CPU, "cpu": "Another"}}, "cpu is Another in baseline"),
-        ({"machine": {**CPU, "cores": 2.0}}, "cores is 2.0 in baseline"),
-        ({"facts": {"precision": "bf16-mixed"}}, "precision is bf16-mixed in baseline, 32-true in bench"),
-        ({"world_size": 2}, "ranks is 2 in baseline"),
+        ("GPU use", {}, "there is no GPU in this machine"),
+        ("Throughput", {"ideal": {"seconds": 0.5}}, "busy with other work"),
+        ("Throughput", {"baseline": {"machine": {**CPU, "cpu": "Another"}}}, "cpu is Another in baseline"),
+        ("Throughput", {"baseline": {"machine": {**CPU, "cores": 2.0}}}, "cores is 2.0 in baseline"),
+        (
+            *("Throughput", {"baseline": {"facts": {"precision": "bf16-mixed"}}}),
+            "precision is bf16-mixed in baseline, 32-true in bench",
+        ),
+        ("Throughput", {"baseline": {"world_size": 2}}, "ranks is 2 in baseline"),
+        ("Loss against", {"baseline": {"steps": 100}}, "bench has 200 steps, baseline 100"),
     ],
 )
-def test_runs_that_differ_are_not_compared(tmp_path: Path, changed: dict, named: str) -> None:
-    found = _found(tmp_path, bench=MadeUp("bench"), baseline=MadeUp("baseline", **NAIVE, **changed))
-    assert any(named in difference for difference in found.differences())
-    assert _statuses(found)["required", "Throughput"] == UNKNOWN
-
-
-def test_losses_after_unequal_steps_are_not_compared(tmp_path: Path) -> None:
-    found = _found(tmp_path, bench=MadeUp("bench"), baseline=MadeUp("baseline", steps=100, **NAIVE))
-    assert _statuses(found)["required", "Loss against the baseline"] == UNKNOWN
+def test_what_cannot_be_compared_is_not_judged(tmp_path: Path, name: str, made: dict, reason: str) -> None:
+    made = {"bench": {}, **made, "baseline": {**BASELINE, **made.get("baseline", {})}}
+    runs = _throughput(tmp_path, **{role: MadeUp(role, **facts) for role, facts in made.items()})
+    judged = [one for one in criteria(runs) if one.name.startswith(name)]
+    assert judged and all(one.status == UNKNOWN and reason in one.figure for one in judged)
 
 
 def test_training_losses_stand_in_for_held_out_ones(tmp_path: Path) -> None:
-    found = _found(
-        tmp_path,
-        bench=MadeUp("bench", held_out=None, loss=(3.0, 1.0)),
-        baseline=MadeUp("baseline", held_out=None, loss=(3.0, 1.5), **NAIVE),
-    )
-    (told,) = [criterion for criterion in criteria(found) if criterion.name.startswith("Loss against")]
-    assert told.status == PASS and told.figure.startswith("training loss")
-    lines = found.bench[0].windows[-5:]
+    baseline = MadeUp("baseline", held_out=None, loss=(3.0, 1.5), **BASELINE)
+    runs = _throughput(tmp_path, bench=MadeUp("bench", held_out=None, loss=(3.0, 1.0)), baseline=baseline)
+    judged = _judged(runs, "Loss against")
+    assert judged.status == PASS and judged.figure.startswith("training loss")
+    lines = runs.bench[0].windows[-5:]
     weights = [line["weight"] for line in lines]
     expected = sum(line["loss"] * line["weight"] for line in lines) / sum(weights)
-    assert found.bench[0].training_loss(last_quarter) == pytest.approx(expected)
+    assert runs.bench[0].training_loss(last_quarter) == pytest.approx(expected)
 
 
 def test_a_bucket_that_is_left_out_is_seen(tmp_path: Path) -> None:
-    made = MadeUp("bench").write(tmp_path)
-    rows = [row for _, row, _ in jsonl.lines(made / "steps.jsonl") if row["bucket"] != "b_5_7"]
-    jsonl.write_lines(made / "steps.jsonl", rows)
-    found = Throughput.read({"bench": [str(made)]}, bucket_config(tmp_path))
-    told = {criterion.name: criterion for criterion in criteria(found)}
-    assert told["All buckets sampled"].status == FAIL and "b_5_7" in told["All buckets sampled"].figure
-    assert told["Buckets in proportion to hours"].status == FAIL
+    steps = MadeUp("bench").write(tmp_path) / "steps.jsonl"
+    jsonl.write_lines(steps, [row for row in _lines(steps) if row["bucket"] != "b_5_7"])
+    runs = Throughput.read({"bench": [str(steps.parent)]}, bucket_config(tmp_path))
+    judged = _judged(runs, "All buckets sampled")
+    assert judged.status == FAIL and "b_5_7" in judged.figure
+    assert _judged(runs, "Buckets in proportion").status == FAIL
 
 
 def test_a_bucket_too_rare_to_be_due_is_named_but_no_failure(tmp_path: Path) -> None:
-    made = MadeUp("bench").write(tmp_path)
-    path = bucket_config(tmp_path)
+    made, path = MadeUp("bench").write(tmp_path), bucket_config(tmp_path)
     config = jsonl.read(path)
-    config["buckets"] += [
-        {"bucket_id": "b_15_20", "hours": 0.01, "samples": 2},
-        {"bucket_id": "b_20_30", "hours": 0.0, "samples": 0},
-    ]
+    for name, hours, samples in (("b_15_20", 0.01, 2), ("b_20_30", 0.0, 0)):
+        config["buckets"].append({"bucket_id": name, "hours": hours, "samples": samples})
     atomic.write_json(path, config)
-    (told,) = [
-        c for c in criteria(Throughput.read({"bench": [str(made)]}, path)) if c.name == "All buckets sampled"
-    ]
-    assert told.status == PASS and told.figure.startswith("5 of 6; not in 200 batches: b_15_20")
+    judged = _judged(Throughput.read({"bench": [str(made)]}, path), "All buckets sampled")
+    assert judged.status == PASS and judged.figure.startswith("5 of 6; not in 200 batches: b_15_20")
 
 
 def test_batches_drawn_by_samples_and_not_by_hours_are_seen(tmp_path: Path) -> None:
-    made = MadeUp("bench").write(tmp_path)
-    rng, names = np.random.default_rng(0), list(BUCKETS)
-    shares = np.array([rows for _, rows, _ in BUCKETS.values()]) / sum(
-        rows for _, rows, _ in BUCKETS.values()
-    )
-    rows = [row for _, row, _ in jsonl.lines(made / "steps.jsonl")]
+    steps = MadeUp("bench").write(tmp_path) / "steps.jsonl"
+    rng, counts = np.random.default_rng(0), np.array([rows for _, rows, _ in BUCKETS.values()])
+    rows = _lines(steps)
     for row in rows:
-        name = str(rng.choice(names, p=shares))
+        name = str(rng.choice(list(BUCKETS), p=counts / counts.sum()))
         row["bucket"], row["buckets"] = name, {name: [row["samples"], row["audio_seconds"]]}
-    jsonl.write_lines(made / "steps.jsonl", rows)
-    found = Throughput.read({"bench": [str(made)]}, bucket_config(tmp_path))
-    assert _statuses(found)["required", "Buckets in proportion to hours"] == FAIL
+    jsonl.write_lines(steps, rows)
+    runs = Throughput.read({"bench": [str(steps.parent)]}, bucket_config(tmp_path))
+    assert _judged(runs, "Buckets in proportion to hours").status == FAIL
 
 
 def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
-    found = _found(tmp_path, bench=[MadeUp("bench_1"), MadeUp("bench_2", seed=9)])
-    for bucket in found.buckets:
-        later = [step for run in found.bench for step in run.steps if step["step"] > 10]
-        steps = [step for step in later if step["bucket"] == bucket.name]
+    runs = _throughput(tmp_path, bench=[MadeUp("bench_1"), MadeUp("bench_2", seed=9)])
+    recorded = [step for run in runs.bench for step in run.steps]
+    for bucket in runs.buckets:
+        steps = [step for step in recorded if step["step"] > 10 and step["bucket"] == bucket.name]
         assert bucket.steps == len(steps) > 0
         assert bucket.seconds.value == statistics.median(step["seconds"] for step in steps)
         assert bucket.batch.value == int(240 / BUCKETS[bucket.name][2])
         assert bucket.peak_memory == max(step["peak_memory_bytes"] for step in steps)
-        assert bucket.rate == pytest.approx(
-            sum(step["audio_seconds"] for step in steps) / sum(step["seconds"] for step in steps)
-        )
-    every = sum(step["audio_seconds"] for run in found.bench for step in run.steps)
-    assert sum(bucket.seen_seconds for bucket in found.buckets) == pytest.approx(every)
+        audio, seconds = (sum(step[name] for step in steps) for name in ("audio_seconds", "seconds"))
+        assert bucket.rate == pytest.approx(audio / seconds)
+    every = sum(step["audio_seconds"] for step in recorded)
+    assert sum(bucket.seen_seconds for bucket in runs.buckets) == pytest.approx(every)
 
 
 def test_cut_and_odd_logs_are_read(tmp_path: Path) -> None:
@@ -252,13 +225,12 @@ def test_cut_and_odd_logs_are_read(tmp_path: Path) -> None:
         handle.write(b'{"step": 31, "seco')
     run = Run.read(made)
     assert len(run.windows) == 3 and len(run.steps) == 30
-    rows = [row for _, row, _ in jsonl.lines(made / "metrics.jsonl") if isinstance(row, dict)]
+    rows = _lines(made / "metrics.jsonl")
     rows[1]["loss"] = None
     jsonl.write_lines(made / "metrics.jsonl", rows)
-    assert Run.read(made).training_loss(lambda lines: slice(0, lines)) is not None
-    assert Run.read(made).training_loss(lambda lines: slice(0, lines)) == pytest.approx(
-        sum(rows[n]["loss"] * rows[n]["weight"] for n in (0, 2)) / sum(rows[n]["weight"] for n in (0, 2))
-    )
+    losses, weights = zip(*((rows[n]["loss"], rows[n]["weight"]) for n in (0, 2)), strict=True)
+    expected = np.average(losses, weights=weights)
+    assert Run.read(made).training_loss(lambda lines: slice(0, lines)) == pytest.approx(expected)
 
 
 def test_what_cannot_be_read_names_file_and_remedy(tmp_path: Path) -> None:
@@ -276,44 +248,35 @@ def test_what_cannot_be_read_names_file_and_remedy(tmp_path: Path) -> None:
 
 
 def test_a_run_without_audio_counts_has_no_such_figures(tmp_path: Path) -> None:
-    omit = ("audio_seconds", "padded_audio_seconds", "tokens", "padded_tokens", "flops", "padded_flops")
-    found = _found(tmp_path, bench=MadeUp("bench", omit=omit))
-    assert found.figure("bench", _measure("audio_seconds")) is None
-    assert found.figure("bench", _measure("padding_flops")) is None
-    assert found.figure("bench", _measure("samples")) is not None
-    assert _statuses(found)["required", "Padding (seconds of audio)"] == UNKNOWN
+    units = ("audio_seconds", "tokens", "flops")
+    omit = (*units, *(f"padded_{unit}" for unit in units))
+    runs = _throughput(tmp_path, bench=MadeUp("bench", omit=omit))
+    assert _statistic(runs, "audio_seconds") is None is _statistic(runs, "padding_flops")
+    assert _statistic(runs, "samples") is not None
+    assert _judged(runs, "Padding (seconds of audio)").status == UNKNOWN
 
 
 def test_the_result_is_json_with_every_measure(tmp_path: Path) -> None:
-    found = _found(
-        tmp_path,
-        bench=MadeUp("bench"),
-        baseline=MadeUp("baseline", **NAIVE),
-        ideal=MadeUp("ideal", seconds=0.19),
-    )
-    told = json.loads(atomic.json_bytes(result(found, criteria(found))))
-    assert set(ALL) <= set(told["comparison"])
-    assert told["comparison"]["samples"]["ratio"] == pytest.approx(found.ratio("samples"))
-    assert told["comparison"]["gpu"]["bench"] is None
-    assert [bucket["name"] for bucket in told["buckets"]] == list(BUCKETS)
-    assert [(run["role"], run["name"]) for run in told["runs"]] == [
-        ("baseline", "baseline"),
-        ("bench", "bench"),
-        ("ideal", "ideal"),
-    ]
-    assert told["time_shares"]["bench"]["data_wait"] == pytest.approx(0.02)
+    made = {"baseline": MadeUp("baseline", **BASELINE), "ideal": MadeUp("ideal", seconds=0.19)}
+    runs = _throughput(tmp_path, bench=MadeUp("bench"), **made)
+    report = json.loads(atomic.json_bytes(judging.result(runs, criteria(runs))))
+    assert set(report["comparison"]) == {measure.key for measure in MEASURES}
+    assert report["comparison"]["samples"]["ratio"] == pytest.approx(runs.ratio("samples"))
+    assert report["comparison"]["gpu"]["bench"] is None
+    assert [bucket["name"] for bucket in report["buckets"]] == list(BUCKETS)
+    roles = ["baseline", "bench", "ideal"]
+    assert [(run["role"], run["name"]) for run in report["runs"]] == [(role, role) for role in roles]
+    assert report["time_shares"]["bench"]["data_wait"] == pytest.approx(0.02)
 
 
 def test_numbers_for_people() -> None:
-    assert [rate(value) for value in (0.123, 9.994, 9.996, 99.96, 12345.6)] == [
-        "0.12",
-        "9.99",
-        "10.0",
-        "100",
-        "12,346",
+    rates = [judging.rate(value) for value in (0.123, 9.994, 9.996, 99.96, 12345.6)]
+    assert rates == ["0.12", "9.99", "10.0", "100", "12,346"]
+    assert [judging.percent(value) for value in (0.0, 0.0001, 0.123, 1.0)] == [
+        "0.0 %",
+        "0.01 %",
+        "12.3 %",
+        "100.0 %",
     ]
-    assert [percent(value) for value in (0.0, 0.0001, 0.123, 1.0)] == ["0.0 %", "0.01 %", "12.3 %", "100.0 %"]
-    assert [(first_quarter(n), last_quarter(n)) for n in (1, 8)] == [
-        (slice(0, 1), slice(0, 1)),
-        (slice(0, 2), slice(6, 8)),
-    ]
+    assert (first_quarter(1), last_quarter(1)) == (slice(0, 1), slice(0, 1))
+    assert (first_quarter(8), last_quarter(8)) == (slice(0, 2), slice(6, 8))

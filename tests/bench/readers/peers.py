@@ -21,7 +21,7 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from millrace.asr.throughput.naive import TarfileReader
+from millrace.asr.throughput.baseline import TarfileReader
 
 
 class Member(NamedTuple):

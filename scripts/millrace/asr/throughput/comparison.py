@@ -1,5 +1,4 @@
-"""Old against new: what the runs of the naive pipeline, of ours, and of a loader that costs nothing have to
-say."""
+"""The runs of the baseline, of Millrace, and of a loader that costs nothing, measured against each other."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure of one or several runs: `value` is the median over runs of each whole run; low to high the
-    range.
+class Statistic:
+    """A figure of one or several runs: `value` is the median of the runs, `low` to `high` their range.
 
-    With one run, the range (and `window_median`) is that of the lines of its log, of whole runs otherwise.
+    With one run, the range (and `window_median`) is that of the lines of its log.
     """
 
     value: float
@@ -35,18 +33,17 @@ class Figure:
     window_median: float | None = None
 
     @classmethod
-    def of(cls, runs: Sequence[float | None], windows: Sequence[float] = ()) -> Figure | None:
-        """From a figure per run, and those of the lines where there is one run; None where a run has none."""
-        found = [value for value in runs if value is not None]
-        if not found or len(found) < len(runs):
+    def of(cls, runs: Sequence[float | None], windows: Sequence[float] = ()) -> Statistic | None:
+        """From a figure per run, and those of the lines if there is one run; None if a run has none."""
+        if not runs or None in runs:
             return None
-        spread = list(windows) if len(found) == 1 and windows else found
-        middle = statistics.median(windows) if len(found) == 1 and windows else None
-        return cls(statistics.median(found), min(spread), max(spread), tuple(found), middle)
+        by_line = len(runs) == 1 and bool(windows)
+        spread = windows if by_line else runs
+        middle = statistics.median(windows) if by_line else None
+        return cls(statistics.median(runs), min(spread), max(spread), tuple(runs), middle)
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("value", "low", "high", "window_median")
-        return {**{name: getattr(self, name) for name in names}, "runs": list(self.runs)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -61,43 +58,32 @@ class Measure:
     higher_is_better: bool = True
 
 
+def _rate(count: str, name: str) -> Measure:
+    return Measure(count, name, "rate", lambda run: run.rate(count), lambda run: run.window_rates(count))
+
+
 def _padding(unit: str) -> Measure:
-    return Measure(
-        f"padding_{unit}",
-        f"Padding in {UNIT_NAMES[unit]}",
-        "share",
-        lambda run: run.padding(unit),
-        lambda run: run.window_padding(unit),
-        False,
-    )
+    key, name = f"padding_{unit}", f"Padding in {UNIT_NAMES[unit]}"
+    of, windows = lambda run: run.padding(unit), lambda run: run.window_padding(unit)
+    return Measure(key, name, "share", of, windows, higher_is_better=False)
+
+
+def _waits(run: Run) -> list[float]:
+    return [line["time_share"].get("data_wait", 0.0) for line in run.steady]
 
 
 MEASURES = (
-    Measure(
-        "samples",
-        "Samples/s",
-        "rate",
-        lambda run: run.rate("samples"),
-        lambda run: run.window_rates("samples"),
-    ),
-    Measure(
-        "audio_seconds",
-        "Audio-s/s",
-        "rate",
-        lambda run: run.rate("audio_seconds"),
-        lambda run: run.window_rates("audio_seconds"),
-    ),
+    _rate("samples", "Samples/s"),
+    _rate("audio_seconds", "Audio-s/s"),
     Measure("gpu", "GPU use", "share", lambda run: run.use("gpu")),
     Measure("cpu", "CPU use", "share", lambda run: run.use("cpu")),
     *map(_padding, UNITS),
     Measure("peak_memory", "Peak memory", "bytes", lambda run: run.peak_memory, higher_is_better=False),
     Measure(
-        "waiting",
-        "Waiting for data",
-        "share",
+        *("waiting", "Waiting for data", "share"),
         lambda run: run.shares["decode"] + run.shares["data_wait"],
-        lambda run: [line["time_share"].get("data_wait", 0.0) for line in run.steady],
-        False,
+        _waits,
+        higher_is_better=False,
     ),
 )
 
@@ -110,12 +96,26 @@ class Bucket:
     hours: float
     rows: int
     steps: int = 0
-    seconds: Figure | None = None
-    batch: Figure | None = None
+    seconds: Statistic | None = None
+    batch: Statistic | None = None
     padding: float | None = None
-    rate: float | None = None
+    rate: float | None = None  # seconds of audio a second
     peak_memory: int | None = None
-    seen_seconds: float = 0.0
+    seen_seconds: float = 0.0  # of audio, also in steps of several buckets
+
+    def measure(self, runs: Sequence[Run]) -> None:
+        """Fill in what the recorded steps say."""
+        by_bucket = [step["buckets"] for run in runs for step in run.steps]
+        self.seen_seconds = math.fsum(seen[self.name][1] for seen in by_bucket if self.name in seen)
+        steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == self.name]
+        self.steps = len(steps)
+        self.seconds = Statistic.of([step["seconds"] for step in steps])
+        self.batch = Statistic.of([float(step["samples"]) for step in steps])
+        names = ("audio_seconds", "padded_audio_seconds", "seconds")
+        audio, padded, spent = (math.fsum(step[name] for step in steps) for name in names)
+        self.padding = 1 - audio / padded if padded else None
+        self.rate = audio / spent if spent else None
+        self.peak_memory = max((step.get("peak_memory_bytes") or 0 for step in steps), default=0) or None
 
 
 @dataclass
@@ -131,14 +131,17 @@ class Throughput:
 
     @classmethod
     def read(cls, folders: Mapping[str, Sequence[str]], bucket_config: str | Path | None) -> Throughput:
-        """Read the runs of every role; there must be one of `bench`. Raises MillraceError."""
-        found = cls(**{role: [Run.read(_folder(name)) for name in named] for role, named in folders.items()})
-        if not found.bench:
-            raise MillraceError(
-                "there is no run of our own pipeline to report", remedy="Name one with --bench"
-            )
-        found.buckets = _buckets(bucket_config, found.bench) if bucket_config else []
-        return found
+        """Read the runs of every role, named by folder or metrics.json; `bench` must have one. Raises
+        MillraceError."""
+        runs = cls(**{role: [Run.read(_folder(name)) for name in names] for role, names in folders.items()})
+        if not runs.bench:
+            problem = "there is no run of our own pipeline to report"
+            raise MillraceError(problem, remedy="Name one with --bench")
+        if bucket_config:
+            runs.buckets = _buckets(bucket_config)
+            for bucket in runs.buckets:
+                bucket.measure(runs.bench)
+        return runs
 
     @property
     def role_names(self) -> list[tuple[str, str]]:
@@ -154,10 +157,10 @@ class Throughput:
     def on_gpu(self) -> bool:
         return self.device not in ("cpu", "unknown device")
 
-    def figure(self, role: str, measure: Measure) -> Figure | None:
+    def figure(self, role: str, measure: Measure) -> Statistic | None:
         runs: list[Run] = getattr(self, role)
         windows = measure.windows(runs[0]) if len(runs) == 1 else []
-        return Figure.of([measure.of(run) for run in runs], windows)
+        return Statistic.of([measure.of(run) for run in runs], windows)
 
     def ratio(self, key: str, over: str = "baseline", of: str = "bench") -> float | None:
         """How many times the figure of one role is that of another."""
@@ -175,62 +178,27 @@ class Throughput:
         return self.ratio("audio_seconds", over="bench", of="ideal")
 
     def differences(self) -> list[str]:
-        """What keeps baseline and ours from being compared: another machine, model, precision, number of
-        steps."""
-        if not self.baseline:
-            return []
-        found = []
-        ours, others = self.bench[0], [*self.baseline, *self.bench[1:], *self.ideal]
-        for other in others:
-            pairs = [
-                (name, ours.machine.get(name), other.machine.get(name)) for name in ("device", "cpu", "cores")
-            ]
+        """Why baseline and ours cannot be compared: another machine, model, precision, number of steps."""
+        lines, ours = [], self.bench[0]
+        for other in [*self.baseline, *self.bench[1:], *self.ideal] if self.baseline else []:
+            names = ("device", "cpu", "cores")
+            pairs = [(name, ours.machine.get(name), other.machine.get(name)) for name in names]
             pairs += [(name, ours.facts.get(name), other.facts.get(name)) for name in _SHARED]
             pairs.append(("ranks", ours.world_size, other.world_size))
             for name, one, two in pairs:
                 if one is not None and two is not None and one != two:
-                    found.append(f"{name} is {two} in {other.name}, {one} in {ours.name}")
-        return found
+                    lines.append(f"{name} is {two} in {other.name}, {one} in {ours.name}")
+        return lines
 
 
-def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:
+def _buckets(config: str | Path) -> list[Bucket]:
     try:
-        named = jsonl.read(config)["buckets"]
-        buckets = [
-            Bucket(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in named
-        ]
+        entries = jsonl.read(config)["buckets"]
+        return [Bucket(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MillraceError(
-            f"not a bucket configuration ({error!r})", str(config), "Run snakemake asr_data"
-        ) from None
-    for bucket in buckets:
-        _measure(bucket, runs)
-    return buckets
-
-
-def _measure(bucket: Bucket, runs: Sequence[Run]) -> None:
-    steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == bucket.name]
-    seen = [step["buckets"] for run in runs for step in run.steps]
-    bucket.seen_seconds = math.fsum(found[bucket.name][1] for found in seen if bucket.name in found)
-    bucket.steps = len(steps)
-    if not steps:
-        return
-    bucket.seconds = _spread([step["seconds"] for step in steps])
-    bucket.batch = _spread([float(step["samples"]) for step in steps])
-    padded = math.fsum(step["padded_audio_seconds"] for step in steps)
-    useful = math.fsum(step["audio_seconds"] for step in steps)
-    bucket.padding = 1 - useful / padded if padded else None
-    spent = math.fsum(step["seconds"] for step in steps)
-    bucket.rate = useful / spent if spent else None
-    bucket.peak_memory = max(
-        (step["peak_memory_bytes"] for step in steps if step.get("peak_memory_bytes")), default=None
-    )
-
-
-def _spread(values: list[float]) -> Figure:
-    return Figure(statistics.median(values), min(values), max(values), tuple(values))
+        problem = f"not a bucket configuration ({error!r})"
+        raise MillraceError(problem, str(config), "Run snakemake asr_data") from None
 
 
 def _folder(name: str) -> str:
-    """A run's folder, also where its metrics.json is named."""
     return os.path.dirname(name) or "." if name.endswith(".json") else name

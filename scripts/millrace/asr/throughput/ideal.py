@@ -1,5 +1,5 @@
-"""A loader that costs nothing: batches made once, kept in memory, given again and again. What is left is the
-model."""
+"""A loader that costs nothing: batches made once, kept in memory, given again and again. The time that is
+left is the model's."""
 
 from __future__ import annotations
 
@@ -12,64 +12,43 @@ import torch
 
 from millrace.common.errors import MillraceError
 
-CACHE_BATCHES = 64
-
 
 class IdealLoader:
-    """Yields as many batches as `inner` has, all of them copies of the first `cache_batches` of it, in their
-    order.
+    """Yields as many batches as `inner` has, all of them copies of the first `cache_batches`, in their order.
 
     The cache is filled before the first batch is given (once; later passes use it too), with memory of its
-    own, so that no worker waits for a slot to become free. Batches are millrace.asr.loading.collate.Batch or
-    anything with `audio` or `tensors` whose `to` returns the batch. Their samples are trained on several
-    times: a run with this loader measures time, and its model is for nothing. `len` is that of `inner`.
+    own, so that no worker waits for a slot to become free. Batches are millrace.asr.loading.collate.Batch, or
+    hold their tensors in a dict `tensors`. Samples are trained on several times: a run with this loader
+    measures time, and its model is of no use.
     """
 
-    def __init__(
-        self, inner: Iterable[Any], cache_batches: int = CACHE_BATCHES, length: int | None = None
-    ) -> None:
-        if cache_batches < 1:
-            raise MillraceError(
-                f"cache_batches must be at least 1, not {cache_batches}", where="ideal loader"
-            )
-        self.inner, self.cache_batches, self._length = inner, cache_batches, length
+    def __init__(self, inner: Iterable[Any], cache_batches: int = 64) -> None:
+        self.inner, self.cache_batches = inner, cache_batches
         self._cache: list[Any] = []
 
     def __len__(self) -> int:
-        return len(self.inner) if self._length is None else self._length
-
-    @property
-    def bad(self) -> Any:
-        """What the inner loader has left out."""
-        return getattr(self.inner, "bad", None)
+        return len(self.inner)
 
     def __iter__(self) -> Iterator[Any]:
         if not self._cache:
-            self._fill()
-        count, first = len(self), getattr(self.inner, "start_step", 0)
-        if count and not self._cache:
+            batches = iter(self.inner)
+            self._cache = [_owned(batch) for batch in islice(batches, self.cache_batches)]
+            if hasattr(batches, "close"):
+                batches.close()
+        if len(self) and not self._cache:
             raise MillraceError("the loader has no batch to keep", where="ideal loader")
-        for place in range(count):
-            batch = copy.copy(
-                self._cache[place % len(self._cache)]
-            )  # `to` and the loop change the batch in place
+        first = getattr(self.inner, "start_step", 0)
+        for place in range(len(self)):
+            batch = copy.copy(self._cache[place % len(self._cache)])  # `to` changes the batch in place
             batch.step = first + place
             yield batch
 
-    def _fill(self) -> None:
-        batches = iter(self.inner)
-        try:
-            self._cache = [_owned(batch) for batch in islice(batches, self.cache_batches)]
-        finally:
-            if hasattr(batches, "close"):
-                batches.close()
-
 
 def _owned(batch: Any) -> Any:
-    """The batch in private memory: page-locked where it was, else its own."""
+    """The batch in private memory: page-locked if it was."""
     batch = copy.copy(batch)
-    if isinstance(tensors := getattr(batch, "tensors", None), dict):
-        batch.tensors = {name: _clone(value) for name, value in tensors.items()}
+    if hasattr(batch, "tensors"):
+        batch.tensors = {name: _clone(value) for name, value in batch.tensors.items()}
     for name in ("audio", "lengths"):
         if isinstance(value := getattr(batch, name, None), torch.Tensor):
             setattr(batch, name, _clone(value))

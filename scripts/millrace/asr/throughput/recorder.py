@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ import pyarrow.parquet as pq
 import torch
 
 from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.decode import SAMPLING_RATE
-from millrace.asr.throughput.run import FACTS, STEPS
+from millrace.asr.throughput.run import FACTS, STEPS, Facts, StepLine
 from millrace.common import atomic
-from millrace.common.machine import memory as memory_meter
+from millrace.common.machine import memory
 from millrace.common.machine.use import Sampler, cores
 from millrace.common.training import run_log
+from millrace.common.training.meters import mark, seconds_between
 
 _WAITING = 256  # steps whose end a GPU has not reached yet
 
@@ -55,24 +57,19 @@ class StepRecorder:
         facts: Mapping[str, Any] | None = None,
         rank: int = 0,
         local_world_size: int = 1,
-        interval: float = 0.5,
     ) -> None:
-        self.folder, self.rank = Path(folder), rank
+        self.folder, self.rank, self.local_world_size = Path(folder), rank, local_world_size
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.facts = orjson.loads(
-            orjson.dumps(dict(facts or {}), default=str)
-        )  # fails now and not after the run
-        self.local_world_size = max(local_world_size, 1)
+        self.on_gpu = self.device.type == "cuda"
+        # What JSON cannot hold fails now and not after the run.
+        self.facts = orjson.loads(orjson.dumps(dict(facts or {}), default=str))
         self.buckets = Buckets(bucket_dir)
-        number = self.device.index if self.device.index is not None else 0
-        self.sampler = Sampler(number if self.device.type == "cuda" and not rank else None, interval)
-        self.steps = 0
-        self.spent: dict[str, float] = {}
+        self.sampler = Sampler((self.device.index or 0) if self.on_gpu else None)
+        self.spans: list[tuple[float, float]] = []  # begin and end of the steps so far, by perf_counter
+        self.spent: Counter[str] = Counter()
+        self._line: StepLine | None = None  # of the step that runs
         self._begin: Any = None
-        self._begin_host = 0.0
-        self._seen: list[dict[str, Any]] = []
-        self._pending: deque[tuple[dict, Any, Any]] = deque()
-        self._spans: list[tuple[float, float]] = []
+        self._pending: deque[tuple[StepLine, Any, Any]] = deque()
         self._peak = 0
         self._handle: Any = None
 
@@ -80,141 +77,105 @@ class StepRecorder:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        self.close(_failure(error))
+        self.sampler.stop()
+        if self.rank:
+            return
+        if self._handle is not None:
+            self._write(wait=error is None)
+            self._handle.close()
+        facts: Facts = {
+            **self.facts,
+            "completed": error is None,
+            "failed": _failure(error),
+            "steps_recorded": len(self.spans),
+            "machine": machine(self.device),
+            # Without the first step, a warm-up.
+            "use": self.sampler.use(self.spans[1:], cores() / max(self.local_world_size, 1)),
+            "spent_seconds": dict(sorted(self.spent.items())),
+            "peak_memory_bytes": self._peak or None,
+            "memory_is": "allocated on the GPU" if self.on_gpu else "resident set of the trainer",
+        }
+        atomic.write_json(self.folder / FACTS, facts)
 
-    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches (millrace.asr.loading.collate.Batch), noted. A loader's `spent` seconds are noted
-        too."""
+    def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches, noted; also what a loader counts in `spent` (seconds by name)."""
         if self.rank:
             yield from batches
             return
-        stream = iter(batches)
-        try:
+        spent = getattr(batches, "spent", {})
+        with contextlib.closing(_generator(batches)) as stream:
             while True:
-                self._enter()
-                before = dict(getattr(batches, "spent", {}))
-                begin = time.perf_counter()
-                try:
-                    batch = next(stream)
-                except StopIteration:
-                    self._leave()
+                if self._line is None:
+                    self._begin_step()
+                before, begin = dict(spent), time.perf_counter()
+                batch = next(stream, None)
+                if batch is None:
+                    if not self._line["batches"]:
+                        self._line = None
                     return
-                waited = time.perf_counter() - begin
-                spent = {
-                    name: value - before.get(name, 0.0)
-                    for name, value in getattr(batches, "spent", {}).items()
-                }
-                self._note(batch, waited, spent)
+                self._note(batch, time.perf_counter() - begin)
+                for name, seconds in spent.items():
+                    self.spent[name] += seconds - before.get(name, 0.0)
+                    key = f"{name}_seconds"
+                    self._line[key] = self._line.get(key, 0.0) + seconds - before.get(name, 0.0)
                 yield batch
-        finally:
-            if hasattr(stream, "close"):
-                stream.close()
 
     def on_step(self, step: int) -> None:
         """End optimiser step `step`."""
-        if self.rank or self._begin is None:
+        if self._line is None:
             return
-        line = self._line(step)
-        self._spans.append((self._begin_host, time.monotonic()))
-        self._pending.append((line, self._begin, self._mark()))
-        self._begin, self._seen = None, []
-        self.steps += 1
+        line, self._line = self._line, None
+        line["step"] = step
+        line["bucket"] = next(iter(line["buckets"])) if len(line["buckets"]) == 1 else None
+        on_gpu = self.on_gpu
+        peak = torch.cuda.max_memory_allocated(self.device) if on_gpu else memory.highest_resident()
+        line["peak_memory_bytes"], self._peak = peak, max(self._peak, peak)
+        self.spans.append((self._begin[0], time.perf_counter()))
+        self._pending.append((line, self._begin[1], mark(self.device.type)))
         if self._handle is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             run_log.truncate(self.folder / STEPS, step - 1)  # a resumed run writes them again
             self._handle = open(self.folder / STEPS, "ab")  # noqa: SIM115 - closed with the run
         self._write(wait=len(self._pending) > _WAITING)
 
-    def close(self, failed: str | None = None) -> None:
-        """Write what is left, and throughput.json; `failed` says why the run ended early."""
-        self.sampler.stop()
-        if self.rank:
-            return
-        if self._handle is not None:
-            self._write(wait=failed is None)
-            self._handle.close()
-            self._handle = None
-        count = cores() / self.local_world_size
-        found = {
-            **self.facts,
-            "completed": failed is None,
-            "failed": failed,
-            "steps_recorded": self.steps,
-            "machine": machine(self.device),
-            "use": self.sampler.use(self._spans[1:], count),
-            "spent_seconds": dict(sorted(self.spent.items())),
-            "peak_memory_bytes": self._peak or None,
-            "memory_is": "allocated on the GPU"
-            if self.device.type == "cuda"
-            else "resident set of the trainer",
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        atomic.write_json(self.folder / FACTS, found)
+    def _begin_step(self) -> None:
+        if len(self.spans) == 1:
+            self.sampler.start()  # the first step is a warm-up
+        if self.on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            memory.forget_highest_resident()
+        self._line = {"step": 0, "bucket": None, "batches": 0, "samples": 0, "planned": 0, "buckets": {}}
+        self._line |= {"audio_seconds": 0.0, "padded_audio_seconds": 0.0, "wait_seconds": 0.0}
+        self._begin = time.perf_counter(), mark(self.device.type)
 
-    def _enter(self) -> None:
-        if self._begin is None:
-            if self.steps == 1:
-                self.sampler.start()  # the first step is a warm-up
-            reset_peak(self.device)
-            self._begin, self._begin_host = self._mark(), time.monotonic()
-
-    def _leave(self) -> None:
-        if not self._seen:
-            self._begin = None
-
-    def _mark(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _note(self, batch: Any, waited: float, spent: dict[str, float]) -> None:
-        seconds = np.asarray(batch["lengths"].cpu(), dtype=np.float64) / SAMPLING_RATE
-        audio = batch["audio"]
-        padded = audio.shape[0] * audio.shape[1] / SAMPLING_RATE if audio.ndim == 2 else 0.0
-        self._seen.append(
-            {
-                "samples": len(batch),
-                "planned": int(getattr(batch, "planned", len(batch))),
-                "audio_seconds": float(seconds.sum()),
-                "padded_audio_seconds": float(padded),
-                "wait_seconds": waited,
-                "spent": spent,
-                "buckets": self.buckets.sums(batch.rows, seconds) if not batch.filler else {},
-            }
-        )
-
-    def _line(self, step: int) -> dict[str, Any]:
-        line: dict[str, Any] = {"step": step, "bucket": None, "batches": len(self._seen)}
-        for name in ("samples", "planned", "audio_seconds", "padded_audio_seconds", "wait_seconds"):
-            line[name] = sum(seen[name] for seen in self._seen)
-        by_bucket: dict[str, list[float]] = {}
-        for seen in self._seen:
-            for name, value in seen["spent"].items():
-                line[f"{name}_seconds"] = line.get(f"{name}_seconds", 0.0) + value
-                self.spent[name] = self.spent.get(name, 0.0) + value
-            for bucket, (samples, seconds) in seen["buckets"].items():
-                total = by_bucket.setdefault(bucket, [0, 0.0])
-                total[0], total[1] = total[0] + samples, total[1] + seconds
-        line["buckets"] = by_bucket
-        if len(by_bucket) == 1:
-            line["bucket"] = next(iter(by_bucket))
-        line["peak_memory_bytes"] = peak = peak_memory(self.device)
-        self._peak = max(self._peak, peak)
-        return line
+    def _note(self, batch: Batch, waited: float) -> None:
+        """Add a batch to the line of its step."""
+        line = self._line
+        seconds = batch.lengths.cpu().numpy() / SAMPLING_RATE
+        line["batches"] += 1
+        line["samples"] += len(batch)
+        line["planned"] += batch.planned
+        line["audio_seconds"] += float(seconds.sum())
+        line["padded_audio_seconds"] += batch.audio.numel() / SAMPLING_RATE
+        line["wait_seconds"] += waited
+        for name, sums in self.buckets.sums(batch.rows, seconds).items() if not batch.filler else ():
+            samples, audio = line["buckets"].get(name, (0, 0.0))
+            line["buckets"][name] = samples + sums[0], audio + sums[1]
 
     def _write(self, wait: bool) -> None:
-        if wait and self.device.type == "cuda" and self._pending:
+        """Write the lines of the steps that the device has done; `wait` for all of them."""
+        if wait and self.on_gpu and self._pending:
             self._pending[-1][2].synchronize()
-        while self._pending:
-            line, begin, end = self._pending[0]
-            if self.device.type == "cuda" and not end.query():
-                break
-            seconds = begin.elapsed_time(end) / 1000 if self.device.type == "cuda" else end - begin
-            self._handle.write(orjson.dumps({**line, "seconds": seconds}, option=orjson.OPT_APPEND_NEWLINE))
-            self._pending.popleft()
+        while self._pending and (not self.on_gpu or self._pending[0][2].query()):
+            line, begin, end = self._pending.popleft()
+            line["seconds"] = seconds_between(begin, end)
+            self._handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         self._handle.flush()
+
+
+def _generator(batches: Iterable[Any]) -> Iterator[Any]:
+    yield from batches  # closing it ends the loader's pass
 
 
 class Buckets:
@@ -226,56 +187,31 @@ class Buckets:
         self.stops = np.cumsum([pq.ParquetFile(path).metadata.num_rows for path in config.parquets()])
 
     def sums(self, rows: np.ndarray, seconds: np.ndarray) -> dict[str, tuple[int, float]]:
-        """(samples, seconds) by bucket."""
-        numbers = np.searchsorted(self.stops, np.asarray(rows), side="right")
-        found = {}
-        for number in np.unique(numbers).tolist():
-            inside = numbers == number
-            found[self.names[number]] = int(inside.sum()), float(seconds[inside].sum())
-        return found
+        """(samples, seconds) by bucket, of rows and their seconds."""
+        numbers = np.searchsorted(self.stops, rows, side="right")
+        inside = {self.names[number]: numbers == number for number in np.unique(numbers)}
+        return {name: (int(here.sum()), float(seconds[here].sum())) for name, here in inside.items()}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What a measurement was made on."""
-    facts: dict[str, Any] = {"cores": cores(), "cpu": _cpu_name(), "torch": str(torch.__version__)}
+    facts: dict[str, Any] = {"cores": cores(), "cpu": platform.machine(), "torch": str(torch.__version__)}
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        facts["cpu"] = next(ln.partition(":")[2].strip() for ln in lines if ln.startswith("model name"))
     facts |= {"device": "cpu", "device_memory_bytes": None}
-    if (
-        device.type == "cuda" and torch.cuda.is_available()
-    ):  # a run without one has failed, and says so itself
+    if device.type == "cuda" and torch.cuda.is_available():  # without one the run has failed, and says so
         properties = torch.cuda.get_device_properties(device)
         facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
     return facts
 
 
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def reset_peak(device: torch.device) -> None:
-    """Begin a new peak of memory."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        memory_meter.forget_highest_resident()
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes at most since `reset_peak` (without the right to reset it: since the process began)."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return memory_meter.highest_resident()
-
-
 def _failure(error: BaseException | None) -> str | None:
     if error is None:
         return None
-    if memory_meter.is_out_of_memory(error):
+    if memory.is_out_of_memory(error):
         return "out of memory"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped"
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -4,67 +4,86 @@ profile.json."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 
 METRICS, SUMMARY = "metrics.jsonl", "metrics.json"
-# Written by step_recorder and step_profile; named here, where torch is not needed.
+# Written by recorder and profile; named here, where torch is not needed.
 STEPS, FACTS, PROFILE = "steps.jsonl", "throughput.json", "profile.json"
 # Of a step's time, in its order. "decode" is what the training process spends on reading and decoding itself.
 PHASES = ("decode", "data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
 UNITS = ("audio_seconds", "tokens", "flops")
 
 
+class StepLine(TypedDict, total=False):
+    """A line of steps.jsonl: an optimiser step of rank 0, with all batches accumulated for it."""
+
+    step: int
+    bucket: str | None  # None: samples of several buckets, or a filler's
+    batches: int
+    samples: int
+    planned: int  # with the unusable samples
+    audio_seconds: float
+    padded_audio_seconds: float
+    wait_seconds: float  # until the batches came; read and decode are parts of it
+    read_seconds: float  # of a loader that reads in the trainer (baseline)
+    decode_seconds: float
+    buckets: dict[str, tuple[int, float]]  # samples and seconds of audio, by bucket
+    peak_memory_bytes: int
+    seconds: float  # from when the first batch is asked for to the end of the step
+
+
+class Facts(TypedDict, total=False):
+    """throughput.json, beside the settings of the run that the report compares runs by."""
+
+    completed: bool
+    failed: str | None
+    steps_recorded: int
+    machine: dict[str, Any]  # cores, cpu, torch, device, device_memory_bytes
+    use: dict[str, Any]  # millrace.common.machine.use.Use
+    spent_seconds: dict[str, float]
+    peak_memory_bytes: int | None
+    memory_is: str
+
+
 @dataclass
 class Run:
-    """Rates and shares are those of the steady part: without the first line of the log, where there are three
-    or more (it holds the start of the workers and the first allocations). None stands for what was not
-    measured."""
+    """Rates and shares are those of the steady part: without the first line of the log, if it has three or
+    more (the first holds the start of the workers and the first allocations). None: not measured."""
 
     name: str
     windows: list[dict[str, Any]]
     summary: dict[str, Any] | None
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    steps: list[StepLine] = field(default_factory=list)
+    facts: Facts = field(default_factory=dict)
     profile: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, folder: str | Path) -> Run:
-        """The run in `folder`. Raises MillraceError where it has logged nothing; the rest may be missing."""
+        """The run in `folder`. Raises MillraceError if it has logged nothing; the rest may be missing."""
         folder = Path(folder)
-        lines = _lines(folder / METRICS)
-        windows = [line for line in lines if line.get("event") == "train" and _number(line.get("seconds"))]
+        windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
         if not windows:
-            raise MillraceError(
-                "no training step was logged here",
-                where=str(folder / METRICS),
-                remedy="Run it: snakemake asr_train",
-            )
-        return cls(
-            folder.name,
-            windows,
-            _document(folder / SUMMARY),
-            [line for line in _lines(folder / STEPS) if _number(line.get("seconds"))],
-            _document(folder / FACTS) or {},
-            _document(folder / PROFILE),
-        )
+            problem, remedy = "no training step was logged here", "Run it: snakemake asr_train"
+            raise MillraceError(problem, where=str(folder / METRICS), remedy=remedy)
+        facts, profile = _document(folder / FACTS) or {}, _document(folder / PROFILE)
+        return cls(folder.name, windows, _document(folder / SUMMARY), _lines(folder / STEPS), facts, profile)
 
     @cached_property
     def steady(self) -> list[dict[str, Any]]:
         return self.windows[1:] if len(self.windows) >= 3 else self.windows
 
     @cached_property
-    def steady_steps(self) -> list[dict[str, Any]]:
+    def steady_steps(self) -> list[StepLine]:
         """The recorded steps of the steady part."""
         first = self.windows[0]["step"] if len(self.windows) >= 3 else 0
-        found = [line for line in self.steps if line["step"] > first]
-        return found or self.steps
+        return [line for line in self.steps if line["step"] > first] or self.steps
 
     @property
     def seconds(self) -> float:
@@ -96,58 +115,54 @@ class Run:
         return _number((self.facts.get("use") or {}).get(name))
 
     def rate(self, count: str) -> float | None:
-        """Of a count (`samples`, `audio_seconds`), how many a second, on all ranks."""
-        return _over(self.steady, lambda line: line["counts"].get(count), lambda line: line["seconds"])
+        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks."""
+        return _ratio((line["counts"].get(count), line["seconds"]) for line in self.steady)
 
     def window_rates(self, count: str) -> list[float]:
-        """The same of every line of the log."""
-        rates = (_rate_of(line, count) for line in self.steady)
+        """The rate of every line of the log that has one."""
+        rates = (_ratio([(line["counts"].get(count), line["seconds"])]) for line in self.steady)
         return [rate for rate in rates if rate is not None]
 
     def padding(self, unit: str) -> float | None:
-        """Share of a unit (0 to 1) that is padding, over the whole run: how it was planned has no warm-up."""
-        useful = _over(
-            self.windows, lambda c: c["counts"].get(unit), lambda c: c["counts"].get(f"padded_{unit}")
-        )
+        """Share of a unit (0 to 1) that is padding, over the whole run: a plan has no warm-up."""
+        counts = [line["counts"] for line in self.windows]
+        useful = _ratio((count.get(unit), count.get(f"padded_{unit}")) for count in counts)
         return None if useful is None else 1 - useful
 
     def window_padding(self, unit: str) -> list[float]:
-        found = (_number(line.get("padding", {}).get(unit)) for line in self.windows)
-        return [share for share in found if share is not None]
+        """The share of padding of every line of the log that has one."""
+        shares = (_number(line.get("padding", {}).get(unit)) for line in self.windows)
+        return [share for share in shares if share is not None]
 
     @cached_property
     def shares(self) -> dict[str, float]:
         """Share of time by phase (0 to 1); they add up to 1. On a GPU it is the device's time.
 
-        "decode" is taken out of the wait for data, as far as the run says that its loader decodes while
-        training waits.
+        "decode" is taken out of the wait for data, if the run says that its loader decodes while training
+        waits.
         """
-        whole = self.seconds
         names = [name for name in PHASES if name != "decode"]
-        found = {
+        seconds = {
             name: math.fsum(line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
-            / whole
             for name in names
         }
-        own = math.fsum(
-            step.get(f"{part}_seconds", 0.0) for step in self.steady_steps for part in ("read", "decode")
-        )
+        shares = {name: spent / self.seconds for name, spent in seconds.items()}
+        parts = ("read_seconds", "decode_seconds")
+        own = math.fsum(step.get(part, 0.0) for step in self.steady_steps for part in parts)
         spent = math.fsum(step["seconds"] for step in self.steady_steps)
-        decode = min(found["data_wait"], own / spent) if spent else 0.0
-        found["data_wait"] -= decode
-        return {"decode": decode, **found}
+        decode = min(shares["data_wait"], own / spent) if spent else 0.0
+        shares["data_wait"] -= decode
+        return {"decode": decode, **shares}
 
     @cached_property
     def peak_memory(self) -> int | None:
-        """Bytes at most: of the GPU's allocator, or else the resident set of the trainer; of the fullest rank
-        known."""
-        seen = [self.facts.get("peak_memory_bytes")]
-        seen += [line.get("peak_memory_bytes") for line in (*self.windows, *self.steps)]
-        return max((int(size) for size in seen if size), default=None)
+        """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the trainer."""
+        lines = (self.facts, *self.windows, *self.steps)
+        return max((int(size) for line in lines if (size := line.get("peak_memory_bytes"))), default=None)
 
     @property
     def lost_samples(self) -> int | None:
-        """Samples left out as unusable, where steps were recorded."""
+        """Samples left out as unusable, if steps were recorded."""
         return sum(step["planned"] - step["samples"] for step in self.steps) if self.steps else None
 
     def held_out_loss(self) -> float | None:
@@ -155,14 +170,11 @@ class Run:
         return _number(((self.summary or {}).get("last_evaluation") or {}).get("loss"))
 
     def training_loss(self, part: Callable[[int], slice]) -> float | None:
-        """Mean training loss of a part of the lines, by what it is a mean over; `part` is given their
+        """Mean training loss of a part of the lines, weighted by the units of each; `part` is given their
         number."""
         lines = [line for line in self.windows if _number(line.get("loss")) is not None]
-        return _over(
-            lines[part(len(lines))],
-            lambda c: c["loss"] * c.get("weight", 1.0),
-            lambda c: c.get("weight", 1.0),
-        )
+        weighted = [(line["loss"], line.get("weight", 1.0)) for line in lines[part(len(lines))]]
+        return _ratio((loss * weight, weight) for loss, weight in weighted)
 
 
 def first_quarter(lines: int) -> slice:
@@ -173,39 +185,32 @@ def last_quarter(lines: int) -> slice:
     return slice(lines - max(1, lines // 4), lines)
 
 
-def _rate_of(line: dict[str, Any], count: str) -> float | None:
-    value = _number(line["counts"].get(count))
-    return None if value is None or not line["seconds"] else value / line["seconds"]
-
-
-def _over(lines: list, above: Callable[[Any], Any], below: Callable[[Any], Any]) -> float | None:
-    """Sum over sum; None where anything is missing or nothing is below."""
-    pairs = [(_number(above(line)), _number(below(line))) for line in lines]
-    if not pairs or any(None in pair for pair in pairs):
+def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
+    """Sum over sum; None if a number is missing or the divisor is not positive."""
+    numbers = [(_number(above), _number(below)) for above, below in pairs]
+    if any(None in pair for pair in numbers):
         return None
-    whole = math.fsum(pair[1] for pair in pairs)
-    return math.fsum(pair[0] for pair in pairs) / whole if whole > 0 else None
+    whole = math.fsum(below for _, below in numbers)
+    return math.fsum(above for above, _ in numbers) / whole if whole > 0 else None
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log; one that a killed run left behind is left out."""
-    if not path.exists():
-        return []
-    rows = [row for _, row, _ in jsonl.lines(path)]
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+def _lines(path: Path) -> list[Any]:
+    """The whole lines of a log (a killed run may have cut its last one) with a step and its seconds."""
+    rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
+    rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+    return [row for row in rows if _number(row.get("seconds"))]
 
 
 def _document(path: Path) -> dict[str, Any] | None:
     try:
-        found = jsonl.read(path)
+        document = jsonl.read(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise MillraceError(
-            f"not JSON ({error})", where=str(path), remedy="Remove the run and make it again"
-        ) from None
-    return found if isinstance(found, dict) else None
+        problem, remedy = f"not JSON ({error})", "Remove the run and make it again"
+        raise MillraceError(problem, where=str(path), remedy=remedy) from None
+    return document if isinstance(document, dict) else None

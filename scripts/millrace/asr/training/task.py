@@ -21,8 +21,8 @@ from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
+from millrace.asr.throughput.baseline import BaselineLoader, BaselinePlan
 from millrace.asr.throughput.ideal import IdealLoader
-from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan
 from millrace.asr.training.options import LOADERS, TrainOptions
 from millrace.common.cli import log
 from millrace.common.error_rates import ErrorCounts, count_errors
@@ -111,8 +111,8 @@ class AsrTask:
         """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive epochs."""
         options = self.options
         if self._loader is None and options.loader == "baseline":
-            limits = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
-            self._loader = BaselineLoader(self.table, plan.batch_size, rank=rank, plan=plan, **limits)
+            arguments = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
+            self._loader = BaselineLoader(self.table, plan, rank, **arguments)
         if self._loader is None:
             dataset = BucketedDataset(self.table, plan, rank, max_open_tars=options.max_open_tars)
             self._loader = BatchLoader(

@@ -1,7 +1,8 @@
 """How much memory a training step takes at its peak, on a GPU and on the host, and a limit that ends it in
 order.
 
-GB are 2**30 bytes everywhere, as torch and nvidia-smi count.
+GB are 2**30 bytes everywhere, as torch and nvidia-smi count. Meters are told by `begin` that set-up is over,
+and measure steps from there on; `peak` is in bytes, `facts` are in GB and ready for JSON.
 """
 
 from __future__ import annotations
@@ -9,29 +10,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
 import resource
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 GB = 1 << 30
 # What a trial on the host may take above its limit before an allocation fails: enough to measure by how much
 # it is over, too little to harm the machine.
-_HARD = 1.5
-_HARD_ROOM = GB // 4
-_SHARE_OF_FREE = 0.8
+_HARD, _HARD_ROOM, _SHARE_OF_FREE = 1.5, GB // 4, 0.8
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-
-
-class Meter(Protocol):
-    def begin(self) -> None:
-        """Set-up is over: from here on steps are measured."""
-
-    def peak(self) -> int:
-        """Bytes at the highest point since the start of the process (host) or of the meter (GPU)."""
-
-    def facts(self) -> dict[str, Any]:
-        """JSON-ready figures, in GB: peak_gb, step_peak_gb, fixed_gb and the device's own."""
+_OUT_OF_MEMORY = (
+    *("out of memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
+    *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation"),
+    "Unable to allocate",
+)
 
 
 class HostMeter:
@@ -43,21 +35,27 @@ class HostMeter:
         self._before, self._fixed = 0, resident()
 
     def begin(self) -> None:
+        import psutil  # here, so that reading the buckets does without it
+
         return_freed_memory()
         self._before = highest_resident()
         forget_highest_resident()
         self._fixed = resident()
-        limit_allocations(max(int(self.limit * _HARD) - self._fixed, 0) + _HARD_ROOM)
+        # Beyond this (or most of what the machine has free) allocations fail as errors of Python or torch,
+        # and the kernel kills no process.
+        room = max(int(self.limit * _HARD) - self._fixed, 0) + _HARD_ROOM
+        room = min(room, int(psutil.virtual_memory().available * _SHARE_OF_FREE))
+        if data := _status("VmData"):
+            with contextlib.suppress(ValueError, OSError):
+                hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+                resource.setrlimit(resource.RLIMIT_DATA, (data + room, hard))
 
     def peak(self) -> int:
         return max(self._before, highest_resident())
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "peak_gb": self.peak() / GB,
-            "step_peak_gb": highest_resident() / GB,
-            "fixed_gb": self._fixed / GB,
-        }
+        sizes = {"peak_gb": self.peak(), "step_peak_gb": highest_resident(), "fixed_gb": self._fixed}
+        return {name: size / GB for name, size in sizes.items()}
 
 
 class CudaMeter:
@@ -73,15 +71,13 @@ class CudaMeter:
 
         self._cuda = torch.cuda
         self._cuda.init()
-        self.limit = int(limit_gb * GB)
-        self._total = self._cuda.mem_get_info()[1]
-        self._fixed = 0
+        self.limit, self._fixed = int(limit_gb * GB), 0
 
     def begin(self) -> None:
         self._cuda.synchronize()
         self._cuda.empty_cache()
-        room = self.limit - self._beside()
-        self._cuda.set_per_process_memory_fraction(min(max(room / self._total, 0.001), 1.0))
+        share = (self.limit - self._beside()) / self._cuda.mem_get_info()[1]
+        self._cuda.set_per_process_memory_fraction(min(max(share, 0.001), 1.0))
         self._cuda.reset_peak_memory_stats()
         self._fixed = self._cuda.memory_reserved() + self._beside()
 
@@ -90,14 +86,10 @@ class CudaMeter:
 
     def facts(self) -> dict[str, Any]:
         self._cuda.synchronize()
-        return {
-            "peak_gb": self.peak() / GB,
-            "step_peak_gb": self.peak() / GB,
-            "fixed_gb": self._fixed / GB,
-            "allocated_gb": self._cuda.max_memory_allocated() / GB,
-            "beside_gb": self._beside() / GB,
-            "retries": self._cuda.memory_stats().get("num_alloc_retries", 0),
-        }
+        sizes = {"peak_gb": self.peak(), "step_peak_gb": self.peak(), "fixed_gb": self._fixed}
+        sizes |= {"allocated_gb": self._cuda.max_memory_allocated(), "beside_gb": self._beside()}
+        retries = self._cuda.memory_stats().get("num_alloc_retries", 0)
+        return {**{name: size / GB for name, size in sizes.items()}, "retries": retries}
 
     def _beside(self) -> int:
         free, total = self._cuda.mem_get_info()
@@ -114,57 +106,31 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def says_out_of_memory(text: str) -> bool:
     """Whether a message or a log tells of an allocation that failed."""
-    signs = (
-        *("out of memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
-        *(
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CUDNN_STATUS_ALLOC_FAILED",
-            "cudaErrorMemoryAllocation",
-            "Unable to allocate",
-        ),
-    )
-    return any(sign in text for sign in signs)
+    return any(sign in text for sign in _OUT_OF_MEMORY)
 
 
-def status(name: str) -> int:
-    """Bytes of a field of /proc/self/status; 0 where there is none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return 0
+def _status(name: str) -> int:
+    """Bytes of a field of /proc/self/status that psutil does not give; 0 if the kernel has none."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def resident() -> int:
     """Resident bytes of this process now."""
-    return status("VmRSS") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    import psutil
+
+    return psutil.Process().memory_info().rss
 
 
 def highest_resident() -> int:
     """Most resident bytes of this process since it began, or since `forget_highest_resident`."""
-    return status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def forget_highest_resident() -> None:
-    """Begin a new peak of resident memory, proc(5); does nothing where that is not allowed."""
+    """Begin a new peak of resident memory, proc(5); does nothing if that is not allowed."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-
-
-def limit_allocations(more: int) -> None:
-    """Let private memory of this process grow by `more` bytes at most, and never by most of what the machine
-    has free.
-
-    Beyond, allocations fail as errors of Python or torch.
-    """
-    free = available()
-    room = min(more, int(free * _SHARE_OF_FREE)) if free else more
-    data = status("VmData")
-    if data:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(
-                resource.RLIMIT_DATA, (data + max(room, 0), resource.getrlimit(resource.RLIMIT_DATA)[1])
-            )
 
 
 def return_freed_memory() -> None:
@@ -177,28 +143,15 @@ def return_freed_memory() -> None:
         libc.malloc_trim(0)
 
 
-def available() -> int:
-    """Bytes that the machine has available (all of its memory, where it does not say); 0 if unknown."""
-    return _memory_of_machine("MemAvailable")
-
-
 def host_memory() -> int:
-    """Bytes of memory of this machine or of its container, the smaller; 0 if unknown."""
-    sizes = [_memory_of_machine("MemTotal")]
+    """Bytes of memory of this machine or of its container (cgroup v2 or v1), the smaller."""
+    import psutil
+
+    sizes = [psutil.virtual_memory().total]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
             sizes.append(int(Path(path).read_text()))
-    return min((size for size in sizes if size), default=0)
-
-
-def _memory_of_machine(name: str) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 0
+    return min(size for size in sizes if size)
 
 
 @functools.cache
@@ -208,7 +161,7 @@ def keep_freed_memory() -> None:
 
     By default blocks above 128 KiB are mapped and unmapped each time: page faults then cost as much as
     reading. Process-wide, and without effect on other C libraries. Once in a process: what is set afterwards
-    (memory_meter.return_freed_memory) stays.
+    (return_freed_memory) stays.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.profiler import record_function
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.training import devices, run_log, seeding
 from millrace.common.training.checkpoint import Checkpoints, Found
-from millrace.common.training.meters import Window
+from millrace.common.training.meters import MARK, Window
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals
 from millrace.common.training.run_log import Result, known
@@ -95,7 +96,8 @@ class _Loop:
         batches = iter(self.task.loader(epoch, at.step, self.ranks.rank, at.world_size, at.spans))
         try:
             while at.epoch == epoch and not self.finished:
-                self._optimiser_step(batches, min(settings.grad_acc, steps - at.step))
+                with record_function(f"{MARK}step"):
+                    self._optimiser_step(batches, min(settings.grad_acc, steps - at.step))
                 if at.step == steps:
                     if next(batches, None) is not None:
                         raise MillraceError(
@@ -150,9 +152,11 @@ class _Loop:
         ids: list[Any] = []
         for micro in range(count):
             share, more = self._next(batches, at.step + micro), micro + 1 < count
-            loss = self.updates.forward(share, more)
+            with record_function(f"{MARK}forward"):
+                loss = self.updates.forward(share, more)
             clock.lap("forward")
-            self.updates.backward(loss, share, more)
+            with record_function(f"{MARK}backward"):
+                self.updates.backward(loss, share, more)
             clock.lap("backward")
             self.window.add(loss, share)
             weight += share.weight
@@ -162,7 +166,8 @@ class _Loop:
         clock.lap("sync")
         self.stopping = stopping > 0
         if total > 0:
-            self.updates.apply(total, count, step, self.schedule.factor(at.optimizer_step))
+            with record_function(f"{MARK}optimiser"):
+                self.updates.apply(total, count, step, self.schedule.factor(at.optimizer_step))
         else:
             log.warning("step %d: no rank has a usable sample; the weights stay", step)
         clock.lap("optimiser")
@@ -176,7 +181,8 @@ class _Loop:
         at = self.position
         # Whatever a loader draws without an address depends on the step alone, and leaves the model's draws
         # alone.
-        with seeding.addressed(self.settings.seed, "loader", at.epoch, step, self.ranks.rank):
+        addressed = seeding.addressed(self.settings.seed, "loader", at.epoch, step, self.ranks.rank)
+        with record_function(f"{MARK}data wait"), addressed:
             batch = next(batches, None)
         if batch is None:
             raise MillraceError(

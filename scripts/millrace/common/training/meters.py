@@ -18,6 +18,8 @@ from millrace.common.training.task import Share
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
 # Not part of a step: left out of rates and shares.
 APART = ("setup", "evaluate", "save")
+# Before the names under which the loop shows steps and phases to a profiler (record_function).
+MARK = "millrace: "
 _FOLD_AT = 4096
 
 
@@ -33,11 +35,11 @@ class Clock:
         self.device_type = device_type
         self._seconds: Counter[str] = Counter()
         self._marks: list[tuple[str, Any]] = []
-        self._marks.append(("", self._mark()))
+        self._marks.append(("", mark(device_type)))
 
     def lap(self, name: str) -> None:
         """End a lap named `name`, and begin the next one."""
-        self._marks.append((name, self._mark()))
+        self._marks.append((name, mark(self.device_type)))
         if len(self._marks) > _FOLD_AT:
             self._fold()
 
@@ -51,23 +53,26 @@ class Clock:
         self._fold()
         self._seconds.clear()
 
-    def _mark(self) -> Any:
-        if self.device_type != "cuda":
-            return time.perf_counter()
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
     def _fold(self) -> None:
         if self.device_type == "cuda":
             self._marks[-1][1].synchronize()
         for (_, begin), (name, end) in zip(self._marks, self._marks[1:], strict=False):
-            self._seconds[name] += (
-                begin.elapsed_time(end) / 1000 if self.device_type == "cuda" else end - begin
-            )
+            self._seconds[name] += seconds_between(begin, end)
         self._marks = self._marks[-1:]
+
+
+def mark(device_type: str) -> torch.cuda.Event | float:
+    """Now: an event in the training stream on a GPU, else the host's perf_counter."""
+    if device_type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(begin: torch.cuda.Event | float, end: torch.cuda.Event | float) -> float:
+    """Seconds between two marks of one device, both of which it has reached."""
+    return end - begin if isinstance(end, float) else begin.elapsed_time(end) / 1000
 
 
 class Meters:

@@ -1,5 +1,4 @@
-"""The naive pipeline: it really reads tars with tarfile, gives the same audio as ours, and deals no row
-twice."""
+"""The baseline's loader: the samples that ours gives, read and decoded as fine-tuning scripts do."""
 
 from __future__ import annotations
 
@@ -11,20 +10,24 @@ import pytest
 import torch
 
 from millrace.asr.loading.dataset import BucketedDataset
-from millrace.asr.loading.decode import decode
+from millrace.asr.loading.decode import DecodeError, decode
 from millrace.asr.loading.row_table import RowTable
-from millrace.asr.throughput.naive import BaselineLoader, BaselinePlan, soundfile_wave
+from millrace.asr.throughput.baseline import BaselineLoader, BaselinePlan, TarfileReader, soundfile_wave
 from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import RATE, ListedPlan, corpus, encoded, noise
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> RowTable:
-    return RowTable.open(corpus(tmp_path_factory.mktemp("naive")))
+    return RowTable.open(corpus(tmp_path_factory.mktemp("baseline")))
+
+
+def _loader(table: RowTable, size: int, start_step: int = 0, **limits: float) -> BaselineLoader:
+    return BaselineLoader(table, BaselinePlan.of(table, size, 1, 0), start_step=start_step, **limits)
 
 
 def test_audio_and_texts_equal_ours_bit_for_bit(table: RowTable) -> None:
-    loader = BaselineLoader(table, batch_size=5, seed=1)
+    loader = _loader(table, 5)
     plan = loader.plan
     ours = BucketedDataset(table, ListedPlan([[plan.batch(step, 0).tolist()] for step in range(len(plan))]))
     batches = list(loader)
@@ -46,13 +49,11 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
     open_tar, extract = tarfile.open, tarfile.TarFile.extractfile
     monkeypatch.setattr(tarfile, "open", lambda path, *rest: opened.append(path) or open_tar(path, *rest))
     monkeypatch.setattr(
-        tarfile.TarFile,
-        "extractfile",
+        *(tarfile.TarFile, "extractfile"),
         lambda tar, member: extracted.append(member.name) or extract(tar, member),
     )
-    loader = BaselineLoader(table, batch_size=4, seed=2)
-    count = sum(len(batch) for batch in loader)
-    assert count == 24 == len(set(extracted)) == len(extracted)
+    loader = _loader(table, 4)
+    assert sum(len(batch) for batch in loader) == 24 == len(set(extracted)) == len(extracted)
     assert len(opened) == 3 == len(set(opened))
     assert loader.spent["decode"] > 0 and loader.spent["read"] > 0
 
@@ -61,32 +62,25 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 30])
 def test_ranks_take_equal_steps_and_share_no_row(table: RowTable, world_size: int, batch_size: int) -> None:
     plan = BaselinePlan.of(table, batch_size, 3, 0, world_size)
-    seen = [
-        plan.batch(step, rank).tolist()
-        for rank in range(world_size)
-        for step in range(len(plan))
-        if not plan.is_filler(step, rank)
-    ]
-    rows = [row for batch in seen for row in batch]
+    places = [(step, rank) for rank in range(world_size) for step in range(len(plan))]
+    batches = [plan.batch(*place).tolist() for place in places if not plan.is_filler(*place)]
+    rows = [row for batch in batches for row in batch]
     assert len(rows) == len(set(rows)) and set(rows) <= set(range(24))
     if batch_size * world_size <= 24:
-        assert {len(batch) for batch in seen} == {batch_size}
+        assert {len(batch) for batch in batches} == {batch_size}
         assert len(rows) == 24 // (batch_size * world_size) * batch_size * world_size
     else:
         assert len(plan) == 1 and len(rows) == 24
     for rank in range(world_size):
-        loader = BaselineLoader(table, batch_size, 3, 0, rank, world_size)
-        assert [batch.filler for batch in loader] == [plan.is_filler(step, rank) for step in range(len(plan))]
+        fillers = [batch.filler for batch in BaselineLoader(table, plan, rank)]
+        assert fillers == [plan.is_filler(step, rank) for step in range(len(plan))]
     with pytest.raises(IndexError):
         plan.batch(len(plan), 0)
 
 
 def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
-    orders = {
-        (seed, epoch): tuple(BaselinePlan.of(table, 4, seed, epoch).order)
-        for seed in (1, 2)
-        for epoch in (0, 1)
-    }
+    keys = [(seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
+    orders = {key: tuple(BaselinePlan.of(table, 4, *key).order) for key in keys}
     assert len(set(orders.values())) == 4
     assert orders[1, 0] == tuple(BaselinePlan.of(table, 9, 1, 0, 2).order)
     assert all(sorted(order) == list(range(24)) for order in orders.values())
@@ -100,38 +94,48 @@ def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
     assert list(order) != sorted(order, key=lambda row: (tars[row], row))
 
 
-def test_start_step_and_steps_cut_the_pass(table: RowTable) -> None:
-    whole = [batch.rows.tolist() for batch in BaselineLoader(table, 4, seed=7)]
-    loader = BaselineLoader(table, 4, seed=7, steps=2, start_step=3)
-    assert len(loader) == 2 and [batch.rows.tolist() for batch in loader] == whole[3:5]
+def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:
+    whole = [batch.rows.tolist() for batch in _loader(table, 4)]
+    loader = _loader(table, 4, start_step=3)
+    assert len(loader) == 3 and [batch.rows.tolist() for batch in loader] == whole[3:]
     loader.start_step = 1
-    assert [(batch.step, batch.rows.tolist()) for batch in loader] == [(1, whole[1]), (2, whole[2])]
-    loader.plan, loader.start_step = BaselinePlan.of(table, 4, 7, 1), 0
+    assert [(batch.step, batch.rows.tolist()) for batch in loader] == list(enumerate(whole))[1:]
+    loader.plan, loader.start_step = BaselinePlan.of(table, 4, 1, epoch=1), 0
     assert next(iter(loader)).rows.tolist() == loader.plan.batch(0, 0).tolist() != whole[0]
 
 
 def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
     flac = encoded(noise(4000, 1))
-    damaged = {
-        "t1_1.flac": flac[: len(flac) // 2],
-        "t2_2.flac": b"",
-        "t0_3.flac": b"no audio at all, just text",
-    }
+    damaged = {"t1_1.flac": flac[: len(flac) // 2], "t2_2.flac": b"", "t0_3.flac": b"no audio, just text"}
     table = RowTable.open(corpus(tmp_path, replace=damaged))
-    loader = BaselineLoader(table, 24, seed=1, max_bad_fraction=0.2)
+    loader = _loader(table, 24, max_bad_fraction=0.2)
     (batch,) = loader
     assert sorted(sample.row for sample in batch.bad) == sorted(set(range(24)) - set(batch.rows.tolist()))
     assert (len(batch), batch.planned, loader.bad.count) == (21, 24, 3)
     with pytest.raises(MillraceError, match="3 of 24"):
-        list(BaselineLoader(table, 24, seed=1, max_bad_fraction=0.05))
+        list(_loader(table, 24, max_bad_fraction=0.05))
 
 
 def test_a_missing_tar_is_a_counted_loss(tmp_path: Path) -> None:
     table = RowTable.open(corpus(tmp_path))
     (tmp_path / "t1.tar").unlink()
-    loader = BaselineLoader(table, 24, seed=1, max_bad_fraction=1.0)
+    loader = _loader(table, 24, max_bad_fraction=1.0)
     (batch,) = loader
     assert len(batch) == 16 and loader.bad.reasons == {"unreadable": 8}
+
+
+def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "file").write_bytes(b"bytes")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("./file", "dir"):
+            tar.add(tmp_path / name, name)
+    reader = TarfileReader()
+    assert reader.read(str(tmp_path / "a.tar"), "file") == b"bytes"
+    for name, reason in (("dir", "not_a_file"), ("other", "missing")):
+        with pytest.raises(DecodeError) as error:
+            reader.read(str(tmp_path / "a.tar"), name)
+        assert error.value.reason == reason
 
 
 @pytest.mark.parametrize(

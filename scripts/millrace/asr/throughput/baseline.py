@@ -1,0 +1,230 @@
+"""The baseline to measure ours against: random batches of a fixed size, tarfile, decoding in the collator.
+
+As fine-tuning scripts do it, the original script among them: every tar is scanned when it is first opened,
+members go through `extractfile`, and the collator decodes them one by one in the training process. It is
+given what such a pipeline has in its favour: rows are shuffled within a buffer of rows of neighbouring tars,
+so that tars are scanned about once an epoch and not once a sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import soundfile
+import torch
+
+from millrace.asr.loading.batch_loader import BadSamples
+from millrace.asr.loading.collate import BadSample, Batch
+from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode
+from millrace.asr.loading.row_table import Row, RowTable
+from millrace.common.errors import MillraceError
+from millrace.common.training import seeding
+
+SHUFFLE_ROWS = 10_000
+_LOSSLESS = {"FLAC", "WAV", "WAVEX", "AIFF"}
+
+
+class BaselinePlan:
+    """Batches of `batch_size` random rows, the same number on every rank; rows that fill no whole step are
+    dropped.
+
+    The interface of plan.Plan. Tars come in random order, their rows shuffled within windows of
+    `shuffle_rows`. If there are fewer rows than one step takes, that step has them all, and fillers.
+    """
+
+    def __init__(self, order: np.ndarray, batch_size: int, world_size: int) -> None:
+        self.order, self.batch_size, self.world_size = order, batch_size, world_size
+
+    @classmethod
+    def of(
+        cls,
+        table: RowTable,
+        batch_size: int,
+        seed: int,
+        epoch: int,
+        world_size: int = 1,
+        shuffle_rows: int = SHUFFLE_ROWS,
+    ) -> BaselinePlan:
+        """The plan of an epoch, a function of these arguments alone."""
+        if min(batch_size, world_size, shuffle_rows) < 1:
+            problem = "batch_size, world_size and shuffle_rows must be at least 1"
+            raise MillraceError(problem, where="baseline")
+        tars = _tars(table)
+        draw = seeding.generator(seed, "baseline", epoch)
+        place = draw.permutation(int(tars.max(initial=-1)) + 1)
+        order = np.argsort(place[tars], kind="stable")
+        for start in range(0, len(order), shuffle_rows):
+            draw.shuffle(order[start : start + shuffle_rows])
+        return cls(order, batch_size, world_size)
+
+    def __len__(self) -> int:
+        whole = len(self.order) // (self.batch_size * self.world_size)
+        return max(whole, min(len(self.order), 1))
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        """int64 row numbers of the batch of `rank` at `step`; of a filler, the first batch's."""
+        start = 0 if self.is_filler(step, rank) else self._start(step, rank)
+        return self.order[start : start + self.batch_size]
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        """Whether there are no rows left for this rank."""
+        return self._start(step, rank) >= len(self.order)
+
+    def _start(self, step: int, rank: int) -> int:
+        if not (0 <= step < len(self) and 0 <= rank < self.world_size):
+            raise IndexError(f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks")
+        return (step * self.world_size + rank) * self.batch_size
+
+
+class BaselineLoader:
+    """Iterates over the batches of `plan` on a rank, from `start_step` on.
+
+    The interface of BatchLoader: set `plan` and `start_step` between passes; `bad` counts what was left out.
+    `spent` sums the seconds of reading and decoding, which are part of what training waits for. Raises
+    MillraceError above `max_bad_fraction`.
+    """
+
+    def __init__(
+        self,
+        table: RowTable,
+        plan: BaselinePlan,
+        rank: int = 0,
+        start_step: int = 0,
+        *,
+        max_open_tars: int = 64,
+        max_bad_fraction: float = 0.01,
+    ) -> None:
+        self.table, self.plan, self.rank, self.start_step = table, plan, rank, start_step
+        self.bad = BadSamples(max_bad_fraction, min(1000, len(table)))
+        self.spent: Counter[str] = Counter(read=0.0, decode=0.0)
+        self._tars = TarfileReader(max_open_tars)
+
+    def __len__(self) -> int:
+        return max(0, len(self.plan) - self.start_step)
+
+    def __iter__(self) -> Iterator[Batch]:
+        plan, steps = self.plan, range(self.start_step, len(self.plan))
+        # Names are read once a pass, of this rank's rows alone: those of all rows may be too many to hold.
+        rows = np.unique(np.concatenate([plan.order[:0], *(plan.batch(step, self.rank) for step in steps)]))
+        names = _member_names(self.table, rows)
+        for step in steps:
+            numbers = plan.batch(step, self.rank)
+            members = names.take(pa.array(np.searchsorted(rows, numbers))).to_pylist()
+            batch = self._collated(step, numbers, members, plan.is_filler(step, self.rank))
+            self.bad.add(batch)
+            self.bad.check()
+            yield batch
+
+    def _collated(self, step: int, numbers: np.ndarray, members: list[str], filler: bool) -> Batch:
+        waves, good, bad = [], [], []
+        for row, member in zip(self.table.rows(numbers), members, strict=True):
+            try:
+                waves.append(torch.from_numpy(self._wave(row, member)))
+                good.append(row)
+            except DecodeError as error:
+                bad.append(BadSample(row.number, row.sample_id, error.reason, str(error)))
+        with self._timed("decode"):
+            empty = torch.zeros((0, 0))
+            audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True) if waves else empty
+        lengths, planned = [len(wave) for wave in waves], len(numbers)
+        return Batch.of(good, lengths, step=step, audio=audio, planned=planned, bad=tuple(bad), filler=filler)
+
+    def _wave(self, row: Row, member: str) -> np.ndarray:
+        with self._timed("read"):
+            raw = self._tars.read(self.table.tar_state(row.tar).path, member)
+        with self._timed("decode"):
+            return soundfile_wave(raw)
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[name] += time.perf_counter() - begin
+
+
+class TarfileReader:
+    """Members of tars through tarfile: each tar scanned on its first use, then extractfile."""
+
+    def __init__(self, max_open_files: int = 64) -> None:
+        self.max_open_files = max_open_files
+        self._tars: OrderedDict[str, tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]] = OrderedDict()
+
+    def read(self, tar: str, name: str) -> bytes:
+        """The bytes of a member, named with or without a leading "./". Raises DecodeError."""
+        bare = name.removeprefix("./")
+        try:
+            handle, members = self._scanned(tar)
+            spelling = next((one for one in (name, bare, f"./{bare}") if one in members), name)
+            file = handle.extractfile(members[spelling])
+            raw = file.read() if file else None
+        except KeyError:  # the member, or the one that it links to
+            raise DecodeError("missing", f"tarfile finds no {name} in {tar}") from None
+        except (tarfile.TarError, OSError) as error:
+            raise DecodeError("unreadable", f"tarfile cannot read {name} in {tar}: {error}") from None
+        if raw is None:
+            raise DecodeError("not_a_file", f"{name} in {tar} is no file")
+        return raw
+
+    def _scanned(self, tar: str) -> tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]:
+        if tar not in self._tars:
+            handle = tarfile.open(tar, "r:")  # noqa: SIM115 - kept open
+            self._tars[tar] = handle, {member.name: member for member in handle.getmembers()}
+            if len(self._tars) > self.max_open_files:
+                self._tars.popitem(last=False)[1][0].close()
+        return self._tars[tar]
+
+
+def soundfile_wave(raw: bytes) -> np.ndarray:
+    """float32 (samples,) at SAMPLING_RATE, as the original script decodes: soundfile, channels averaged.
+
+    What soundfile cannot read, or reads in part, and what has another rate is left to our decoder, which
+    resamples, or raises DecodeError.
+    """
+    try:
+        with soundfile.SoundFile(io.BytesIO(raw)) as sound:
+            wave = sound.read(dtype="float32")
+            whole = len(wave) and (len(wave) >= sound.frames or sound.format not in _LOSSLESS)
+            usable = whole and sound.samplerate == SAMPLING_RATE and np.isfinite(wave).all()
+    except (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError):
+        return decode(raw)
+    if not usable:
+        return decode(raw)
+    return np.ascontiguousarray(wave.mean(axis=1) if wave.ndim == 2 else wave, dtype=np.float32)
+
+
+def _tars(table: RowTable) -> np.ndarray:
+    """int32: for every row, a number that rows of the same tar share."""
+    kind = pa.dictionary(pa.int32(), pa.string())
+    chunks: list[pa.Array] = []
+    for path, *_ in table.files:
+        tars = pq.ParquetFile(path, read_dictionary=["tar_path"]).read(["tar_path"]).column(0)
+        chunks += tars.cast(kind).chunks
+    paths = pa.chunked_array(chunks, kind).unify_dictionaries()
+    return np.concatenate([np.zeros(0, np.int32), *(chunk.indices.to_numpy() for chunk in paths.chunks)])
+
+
+def _member_names(table: RowTable, rows: np.ndarray) -> pa.Array:
+    """Member names of `rows` (sorted numbers)."""
+    parts: list[pa.Array] = [pa.array([], pa.string())]
+    for path, start, _ in table.files:
+        parquet = pq.ParquetFile(path)
+        columns = {"tar_member_name", "member"} & set(parquet.schema_arrow.names)
+        if not columns:
+            problem = "a bucket without member names"
+            raise MillraceError(problem, where=str(table.path), remedy="Build it again")
+        # A part of the file in memory at a time.
+        for batch in parquet.iter_batches(columns=[max(columns)]):
+            low, high = np.searchsorted(rows, (start, start + len(batch)))
+            parts.append(batch.column(0).take(pa.array(rows[low:high] - start)).cast(pa.string()))
+            start += len(batch)
+    return pa.concat_arrays(parts)
