@@ -24,13 +24,13 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.partitions = folder / "countries", folder / "partitions"
-        self.options: dict = {"partition_hours": 0.01, "train_subset_hours": 0.02}
+        self.options: dict = {
+            "partition_hours": 0.01, "train_subset_hours": 0.02, "split_fractions": FRACTIONS,
+        }  # fmt: skip
         self.folder = folder
 
     def sync(self) -> sources.Sources:
-        settings = sources.Settings(
-            str(self.root), str(self.folder / "assignment.jsonl"), split_fractions=FRACTIONS, **self.options
-        )
+        settings = sources.Settings(str(self.root), str(self.folder / "assignment.jsonl"), **self.options)
         return sources.sync(settings, self.partitions)
 
     def files(self) -> dict[str, tuple[int, bytes]]:
@@ -171,20 +171,42 @@ def test_twins_under_two_names_share_a_split_even_across_countries(corpus):
     assert len(twins) == 9 and set(twins) == {(split, None)}
 
 
-def test_recordings_that_become_twins_across_splits_are_flagged_the_later_one(corpus):
-    by_split = {
-        c["split"]: c["recordings"][0] for c in corpus.contents().values() if c["country"] == "germany"
-    }
-    train, test = (by_split[split]["transcripts"][0]["audio"]["path"] for split in ("train", "test"))
-    shutil.copy(train, test)
+def test_of_recordings_that_become_twins_across_splits_the_later_one_is_flagged(corpus):
+    lines = [json.loads(line) for line in (corpus.folder / "assignment.jsonl").read_text().splitlines()]
+    germany = [line for line in lines if line["country"] == "germany"]
+    earlier = germany[0]
+    later = next(line for line in germany if line["split"] != earlier["split"])
+    audio = corpus.root / "germany/downloaded_audio/mp4_converted"
+    # The earlier one gets the audio of the later one: what counts is the order of the assignment file.
+    shutil.copy(audio / f"{later['video_id']}.wav", audio / f"{earlier['video_id']}.wav")
     corpus.sync()
     flags = {
-        r["video_id"]: r["twin_split"]
+        r["video_id"]: (r["twin_of"], r["twin_split"])
         for c in corpus.contents().values()
         for r in c["recordings"]
-        if r["twin_split"]
+        if r["twin_of"] or r["twin_split"]
     }
-    assert len(flags) == 1
+    assert flags == {later["video_id"]: (earlier["item"], earlier["split"])}
+
+
+@pytest.mark.parametrize("content", [None, "1000-stale"])
+def test_a_new_copy_is_the_twin_of_what_was_assigned_before_contents_were_noted(corpus, content):
+    path = corpus.folder / "assignment.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line.pop("content")
+        if content:
+            line["content"] = content
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    original = next(line for line in lines if line["country"] == "germany" and line["split"] == "test")
+    # The copy comes before its original in the order of names and of countries.
+    corpora.add_recording(corpus.root, "albania", "a_copy", 10)
+    audio = corpus.root / f"germany/downloaded_audio/mp4_converted/{original['video_id']}.wav"
+    shutil.copy(audio, corpus.root / "albania/downloaded_audio/mp4_converted/a_copy.wav")
+    corpus.sync()
+    assert corpus.splits("albania") == {"a_copy": "test"}
+    twins = {r["video_id"]: r["twin_of"] for c in corpus.contents().values() for r in c["recordings"]}
+    assert twins["a_copy"] == original["item"] and twins[original["video_id"]] is None
 
 
 def test_new_twins_stay_together(tmp_path):
@@ -338,19 +360,72 @@ def test_a_lost_cache_costs_time_and_changes_nothing(corpus):
     assert corpus.changed() == set()
 
 
-def test_a_renamed_recording_keeps_its_split(corpus):
+@pytest.mark.parametrize("folder", ["germany", "deutschland"])
+def test_a_renamed_recording_keeps_its_split(corpus, folder):
     before = corpus.splits("germany")
+    (name,) = (video_id for video_id, split in before.items() if split == "test")
     germany = corpus.root / "germany"
-    for path in [*germany.glob("downloaded_audio/*/*"), *germany.glob("Alignment/*/*")]:
+    for path in germany.glob(f"*/*/{name}*"):
         path.rename(path.with_name(f"new {path.name}"))
-    for path in germany.glob("Alignment/*/*"):
-        path.write_text(path.read_text().replace("mp4_converted/rec", "mp4_converted/new rec"))
+    for path in germany.glob("Alignment/*/new *"):
+        path.write_text(path.read_text().replace(f"mp4_converted/{name}", f"mp4_converted/new {name}"))
     # A folder may change its name too.
-    germany.rename(corpus.root / "deutschland")
+    germany.rename(corpus.root / folder)
     corpus.sync()
-    after = corpus.splits("deutschland")
-    assert len(after) == 12
-    assert {name: before[name.removeprefix("new ")] for name in after} == after
+    assert corpus.splits(folder) == {f"new {name}" if key == name else key: before[key] for key in before}
+
+
+def test_splits_of_a_country_do_not_depend_on_the_hours_of_others(tmp_path):
+    alone, beside = (Corpus(tmp_path / name) for name in ("alone", "beside"))
+    corpora.make_corpus(beside.root, {"germany": 9}, seconds=20)
+    beside.options["split_fractions"] = {"train": 1.0, "validation": 0.0, "test": 0.0}
+    beside.sync()
+    beside.options["split_fractions"] = FRACTIONS
+    for made in (alone, beside):
+        for number in range(12):
+            corpora.add_recording(made.root, "estonia", f"e{number:02d}", 8 + number)
+        made.sync()
+    assert set(beside.splits("germany").values()) == {"train"}
+    assert beside.splits("estonia") == alone.splits("estonia")
+
+
+@pytest.mark.parametrize("everything", [None, 0, 12])
+def test_max_recordings_takes_the_first_and_a_larger_number_only_adds(corpus, everything):
+    assignment = (corpus.folder / "assignment.jsonl").read_bytes()
+    before, homes = corpus.files(), {}
+    for number in (3, 7):
+        corpus.options["max_recordings"] = number
+        corpus.sync()
+        contents = [c for c in corpus.contents().values() if c["country"] == "germany"]
+        recordings = {r["video_id"]: c["partition"] for c in contents for r in c["recordings"]}
+        assert sorted(recordings) == [f"rec_{n:04d}" for n in range(number)]
+        assert recordings.items() >= homes.items()
+        homes = recordings
+        country = corpus.country("germany")
+        assert (country["recordings"], country["transcripts"], country["files"]) == (number, number, 12)
+        reasons = [row["reason"] for row in country["rejected"]]
+        assert reasons == ["over_max_recordings"] * (12 - number)
+        assert str(number) in country["rejected"][0]["detail"]
+    # Estonia has 5: nothing of it is left out.
+    assert corpus.country("estonia")["rejected"] == []
+    corpus.options["max_recordings"] = everything
+    corpus.sync()
+    after = {name: raw for name, (_, raw) in corpus.files().items()}
+    assert after == {name: raw for name, (_, raw) in before.items()}
+    assert (corpus.folder / "assignment.jsonl").read_bytes() == assignment
+
+
+def test_with_max_recordings_a_new_recording_replaces_none(tmp_path):
+    made = Corpus(tmp_path)
+    made.options["max_recordings"] = 2
+    corpora.make_corpus(made.root, {"malta": 4}, seconds=10)
+    made.sync()
+    before = made.splits("malta")
+    corpora.add_recording(made.root, "malta", "a_first_by_name", 10)
+    made.sync()
+    assert made.splits("malta") == before and sorted(before) == ["rec_0000", "rec_0001"]
+    # What was left out was never placed: it is not bound to a split.
+    assert len((tmp_path / "assignment.jsonl").read_text().splitlines()) == 2
 
 
 def test_one_absurd_time_does_not_outweigh_the_corpus(tmp_path):

@@ -28,6 +28,7 @@ class Settings:
     countries: list[str] = field(default_factory=list)
     path_map: Mapping[str, str] = field(default_factory=dict)
     language_map: Mapping[str, str] = field(default_factory=dict)
+    max_recordings: int | None = None
 
 
 @dataclass
@@ -69,6 +70,8 @@ def sync(settings: Settings, folder: str | os.PathLike) -> Sources:
         # An empty folder is more often a disk that is not mounted than a wish to delete all shards.
         return Sources(load(folder).partitions, f"no alignment files under {root}")
     assignment = placements.load(settings.assignment_file, settings.partition_hours)
+    for country in countries:
+        placements.limit(country, assignment, settings.max_recordings)
     twins.find(countries, assignment, digests)
     twins.note_contents(countries, assignment, digests)
     for country in countries:

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from millrace.common.errors import MillraceError
 from millrace.speech import columns
 from millrace.speech.shards import build as shards
-from millrace.speech.shards import index as shard_index
 from millrace.speech.shards import segment_audio
 from millrace.speech.shards.plan import (
     FIELD_TYPES,
@@ -593,17 +592,6 @@ def test_old_shards_that_are_replaced_count_as_room(tmp_path, small_disk):
     assert used > 0.5e6
     changed = [r | {"human_transcript": "other"} for r in rows]
     assert build(changed, small_disk, wav).kept == 0
-
-
-def test_gather_takes_finished_shards_only(sources, tmp_path):
-    built = build(sources, tmp_path)
-    assert shard_index.gather(tmp_path).equals(built.index)
-    (tmp_path / "testland/test/.testland-test-00000.index.parquet").unlink()
-    os.truncate(tmp_path / "testland/test/testland-test-00001.tar", 512)
-    left = shard_index.gather(tmp_path)
-    assert left["shard"].unique().to_pylist() == [
-        f"testland/test/testland-test-{n:05d}.tar" for n in range(2, built.rebuilt)
-    ]
 
 
 def test_partition_ids():

@@ -1,4 +1,4 @@
-"""A country's folder as it lies on disk: its recordings, and what of its files cannot be used."""
+"""A country's folder on disk: its recordings, and the files that cannot be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace.speech.corpus.media import MediaFolder, is_utf8
 
 @dataclass
 class Recording:
-    """All that is known of one recording: its transcripts, and its audio as it lies on disk."""
+    """One recording: its transcripts, and its audio as it lies on disk."""
 
     country: str
     video_id: str
@@ -33,10 +33,14 @@ class Recording:
         """By which the assignment file knows it."""
         return f"{self.country}/{self.video_id}"
 
+    def audio_files(self) -> list[dict]:
+        """Path, size and mtime of its audio files, one for each path."""
+        return list({t["audio"]["path"]: t["audio"] for t in self.transcripts if t["audio"]}.values())
+
 
 @dataclass
 class Country:
-    """A country folder: its recordings by video id, and what of its files could not be used."""
+    """A country folder: its recordings by video id, and the files that could not be used."""
 
     name: str
     language: str
@@ -47,19 +51,17 @@ class Country:
 
 
 def folders(root: Path, wanted: Collection[str]) -> list[Path]:
-    """The country folders under `root`, or those named in `wanted`. Raises MillraceError where one is
-    missing."""
+    """The country folders under `root`, or those named in `wanted`. MillraceError if one is missing."""
     # isdir, as an entry's is_dir raises on a link that leads to itself.
-    found = sorted(
-        name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)
-    )
-    if missing := sorted(set(wanted) - set(found)):
+    names = [name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)]
+    names.sort()
+    if missing := sorted(set(wanted) - set(names)):
         raise MillraceError(
-            f"speech.countries names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there",
+            f"speech.countries names {', '.join(missing)}: no such folder",
             where=str(root),
-            remedy=f"Folders found: {', '.join(found) or 'none'}",
+            remedy=f"Folders found: {', '.join(names) or 'none'}",
         )
-    return [root / name for name in found if not wanted or name in wanted]
+    return [root / name for name in names if not wanted or name in wanted]
 
 
 def read(
@@ -80,12 +82,10 @@ def read(
     media = MediaFolder(folder, path_map)
     for name in sorted(os.listdir(aligned)):
         path, lower = os.path.join(aligned, name), name.lower()
-        if name.startswith(".") or not lower.endswith(".json"):
-            if (
-                not name.startswith(".")
-                and os.path.isdir(path)
-                and "alignment_subfolders" not in country.notes
-            ):
+        if name.startswith("."):
+            continue
+        if not lower.endswith(".json"):
+            if os.path.isdir(path) and "alignment_subfolders" not in country.notes:
                 country.notes.append("alignment_subfolders")
             continue
         country.files += 1
@@ -94,21 +94,20 @@ def read(
         else:
             detail = f"the name does not end in {alignment.SUFFIX}"
             country.rejected.append(_rejected(_shown(name), "not_an_alignment_name", detail))
-    _mend_hours(country)
+    _correct_hours(country)
     return country
 
 
-def _mend_hours(country: Country) -> None:
-    """Have the sizes of audio files correct the hours of recordings that an absurd time makes far too
-    long."""
-    kinds: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
+def _correct_hours(country: Country) -> None:
+    """Clip the hours of recordings by the sizes of their audio files, one suffix at a time."""
+    by_suffix: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
     for recording in country.recordings.values():
-        if files := [transcript["audio"] for transcript in recording.transcripts if transcript["audio"]]:
+        if files := recording.audio_files():
             largest = max(files, key=lambda audio: audio["size"])
-            kinds[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
-    for alike in kinds.values():
-        mended = clip_hours([(recording.hours, size) for recording, size in alike])
-        for (recording, _), hours in zip(alike, mended, strict=True):
+            by_suffix[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
+    for alike in by_suffix.values():
+        clipped = clip_hours([(recording.hours, size) for recording, size in alike])
+        for (recording, _), hours in zip(alike, clipped, strict=True):
             recording.hours = hours
 
 
@@ -147,8 +146,7 @@ def _read_transcript(country: Country, media: MediaFolder, path: str, known: par
 
 
 def _facts(path: str, known: partitions.DigestCache) -> dict[str, Any]:
-    """What the sync needs to know of an alignment file, or the `reason` and `detail` for which it is
-    rejected."""
+    """What the sync needs of an alignment file, or the `reason` and `detail` of its reject."""
     try:
         stat = partitions.Stat.of(path)
         if os.path.isfile(path):
@@ -178,22 +176,21 @@ def _rejected(name: str, reason: str, detail: str) -> dict:
 # ISO 639-1 codes of the main parliamentary language, by the English name of the country.
 LANGUAGES = {
     "albania": "sq", "andorra": "ca", "argentina": "es", "armenia": "hy", "australia": "en", "austria": "de",
-    "azerbaijan": "az", "belarus": "be", "bosnia_herzegovina": "bs", "bosnia-herzegovina": "bs", "brazil": "pt",
-    "bulgaria": "bg", "canada": "en", "chile": "es", "colombia": "es", "croatia": "hr", "cyprus": "el", "czechia": "cs",
-    "czech_republic": "cs", "denmark": "da", "england": "en", "estonia": "et", "finland": "fi", "france": "fr",
-    "georgia": "ka", "germany": "de", "greece": "el", "hungary": "hu", "iceland": "is", "ireland": "en", "italy": "it",
-    "kosovo": "sq", "latvia": "lv", "liechtenstein": "de", "lithuania": "lt", "malta": "mt", "mexico": "es",
-    "moldova": "ro", "monaco": "fr", "montenegro": "sr", "netherlands": "nl", "new_zealand": "en",
-    "north_macedonia": "mk", "norway": "no", "poland": "pl", "portugal": "pt", "romania": "ro", "russia": "ru",
-    "san_marino": "it", "scotland": "en", "serbia": "sr", "slovakia": "sk", "slovenia": "sl", "spain": "es",
-    "sweden": "sv", "turkey": "tr", "uk": "en", "ukraine": "uk", "united_kingdom": "en", "united_states": "en",
-    "usa": "en", "wales": "en",
+    "azerbaijan": "az", "belarus": "be", "bosnia_herzegovina": "bs", "bosnia-herzegovina": "bs",
+    "brazil": "pt", "bulgaria": "bg", "canada": "en", "chile": "es", "colombia": "es", "croatia": "hr",
+    "cyprus": "el", "czechia": "cs", "czech_republic": "cs", "denmark": "da", "england": "en",
+    "estonia": "et", "finland": "fi", "france": "fr", "georgia": "ka", "germany": "de", "greece": "el",
+    "hungary": "hu", "iceland": "is", "ireland": "en", "italy": "it", "kosovo": "sq", "latvia": "lv",
+    "liechtenstein": "de", "lithuania": "lt", "malta": "mt", "mexico": "es", "moldova": "ro", "monaco": "fr",
+    "montenegro": "sr", "netherlands": "nl", "new_zealand": "en", "north_macedonia": "mk", "norway": "no",
+    "poland": "pl", "portugal": "pt", "romania": "ro", "russia": "ru", "san_marino": "it", "scotland": "en",
+    "serbia": "sr", "slovakia": "sk", "slovenia": "sl", "spain": "es", "sweden": "sv", "turkey": "tr",
+    "uk": "en", "ukraine": "uk", "united_kingdom": "en", "united_states": "en", "usa": "en", "wales": "en",
 }  # fmt: skip
 
 
 def language_of(country: str, language_map: Mapping[str, str]) -> str:
-    """The language code of a country: the config's `language_map` first, then the table, else `und`
-    (undetermined)."""
+    """Language code of a country: the config's `language_map`, else the table, else `und` (undetermined)."""
     name = country.strip().lower().replace(" ", "_")
     return language_map.get(country) or language_map.get(name) or LANGUAGES.get(name, "und")
 

@@ -41,8 +41,7 @@ def packages(language: str) -> tuple[str, str]:
 
 
 def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
-    """Yield the prompts of an unpacked pair of packages, in the order of the list; count the others in
-    `skipped`."""
+    """Yield the prompts of unpacked packages, in the order of the list; count the others in `skipped`."""
     lists = sorted(texts.glob("usr/share/doc/*/core-sounds-*.txt.gz"))
     sounds = audio / "usr/share/asterisk/sounds"
     # <language and voice>/<name>.g722, where the name may hold a folder: digits/1
@@ -126,19 +125,18 @@ def sentences(language: str, seed: int, count: int = SENTENCES) -> list[str]:
     """`count` different sentences made of the phrases of a language; one in eight is short ("who does")."""
     phrases = jsonl.read(PHRASES)[language]
     rng = random.Random(f"{seed}:{language}:sentences")
-    found: dict[str, str] = {}
-    while len(found) < count:
+    texts: dict[str, str] = {}
+    while len(texts) < count:
         when, who, does, where = (rng.choice(phrases[part]) for part in ("when", "who", "does", "where"))
-        text = (
-            f"{who[0].upper()}{who[1:]} {does}." if len(found) % 8 == 7 else f"{when}, {who} {does} {where}."
-        )
-        found.setdefault(normal(text), text)
-    return list(found.values())
+        text = f"{when}, {who} {does} {where}."
+        if len(texts) % 8 == 7:
+            text = f"{who[0].upper()}{who[1:]} {does}."
+        texts.setdefault(normal(text), text)
+    return list(texts.values())
 
 
 def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Prompt]:
-    """Yield `count` sentences spoken by espeak-ng, resampled to 16 kHz. Reproducible in a fresh process
-    only."""
+    """Yield `count` sentences spoken by espeak-ng, at 16 kHz. Reproducible in a fresh process only."""
     import soxr
 
     from millrace.speech.demo.synthesis import Synthesiser
@@ -149,9 +147,8 @@ def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Pr
         spoken = voice.speak(text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70))
         # In floats: soxr dithers int16 with a seed taken from the clock.
         resampled = soxr.resample(spoken.astype(np.float32), voice.sample_rate, SAMPLING_RATE)
-        yield Prompt(
-            f"sentence/{number:04d}", text, np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)
-        )
+        samples = np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)
+        yield Prompt(f"sentence/{number:04d}", text, samples)
 
 
 def normal(text: str) -> str:
@@ -167,12 +164,12 @@ def distinct(prompts: Iterable[Prompt], skipped: Counter) -> list[Prompt]:
     A prompt under two names could else fall into two recordings, one of them in the test split.
     """
     seen: set[str] = set()
-    kept = []
+    unique = []
     for prompt in prompts:
         marks = {normal(prompt.text), hashlib.sha256(prompt.samples.tobytes()).hexdigest()}
         if seen & marks:
             skipped["duplicate"] += 1
         else:
-            kept.append(prompt)
+            unique.append(prompt)
         seen |= marks
-    return kept
+    return unique

@@ -27,7 +27,7 @@ class Synthesiser:
         except ImportError:
             raise MillraceError(
                 "there is no speech synthesis on this machine",
-                remedy="Install it (pip install espeakng-loader), or run where apt-get can fetch the demo recordings",
+                remedy="Install it (pip install espeakng-loader), or run where apt-get can fetch recordings",
             ) from None
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         folder = str(espeakng_loader.get_data_path()).encode()

@@ -52,12 +52,11 @@ def _cut(
         spans: dict[str, list[tuple[float, float]]] = {}
         for segment in of_recording:
             spans.setdefault(segment.source, []).append(segment.span)
-        # Transcripts of one recording may point to different files: each is read once, side by side.
+        # Transcripts of one recording may name different files: each is read once, side by side.
         with contextlib.ExitStack() as stack:
-            readers = {
-                path: stack.enter_context(contextlib.closing(_read(path, s, rate)))
-                for path, s in spans.items()
-            }
+            readers = {path: _read(path, spans[path], rate) for path in spans}
+            for reader in readers.values():
+                stack.enter_context(contextlib.closing(reader))
             for segment in of_recording:
                 yield segment, next(readers[segment.source])
 
