@@ -13,7 +13,9 @@ def files(tmp_path: Path) -> list[Path]:
     made = []
     for country in ("niger", "nigeria"):
         name = f"{country}-test-00000"
-        made += [tmp_path / f"shards/{country}/test/{file}" for file in (f"{name}.tar", f".{name}.index.parquet")]
+        made += [
+            tmp_path / f"shards/{country}/test/{file}" for file in (f"{name}.tar", f".{name}.index.parquet")
+        ]
         made += [tmp_path / f"{root}/partitions/{name}/table.parquet" for root in ("shards", "manifest")]
     for path in made:
         path.parent.mkdir(parents=True, exist_ok=True)

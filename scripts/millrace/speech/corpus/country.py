@@ -93,7 +93,7 @@ def read(
             _read_transcript(country, media, path, known)
         else:
             detail = f"the name does not end in {alignment.SUFFIX}"
-            country.rejected.append(_rejected(_shown(name), "not_an_alignment_name", detail))
+            country.rejected.append(_rejected(name, "not_an_alignment_name", detail))
     _correct_hours(country)
     return country
 
@@ -116,11 +116,11 @@ def _read_transcript(country: Country, media: MediaFolder, path: str, known: par
     name = os.path.basename(path)
     if not is_utf8(path):
         detail = "the name of the file, or of a folder it lies in, is not UTF-8; rename it"
-        country.rejected.append(_rejected(_shown(name), "name_not_utf8", detail))
+        country.rejected.append(_rejected(name, "name_not_utf8", detail))
         return
     facts = _facts(path, known)
     if "reason" in facts:
-        country.rejected.append(_rejected(name, facts["reason"], facts["detail"]))
+        country.rejected.append({"file": name, **facts})
         return
     file_stem = name[: -len(alignment.SUFFIX)]
     if (audio_file := facts["audio_file"]) is not None:
@@ -151,10 +151,10 @@ def _facts(path: str, known: partitions.DigestCache) -> dict[str, Any]:
         stat = partitions.Stat.of(path)
         if os.path.isfile(path):
             return known.get(stat, _parsed)
+        detail = "is a folder" if os.path.isdir(path) else "is not a regular file"
     except OSError as error:
-        return {"reason": "json_unreadable", "detail": error.strerror or str(error)}
-    kind = "a folder" if os.path.isdir(path) else "not a regular file"
-    return {"reason": "json_unreadable", "detail": f"is {kind}"}
+        detail = error.strerror or str(error)
+    return {"reason": "json_unreadable", "detail": detail}
 
 
 def _parsed(path: str) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _shown(name: str) -> str:
 
 
 def _rejected(name: str, reason: str, detail: str) -> dict:
-    return {"file": name, "reason": reason, "detail": detail}
+    return {"file": _shown(name), "reason": reason, "detail": detail}
 
 
 # ISO 639-1 codes of the main parliamentary language, by the English name of the country.
@@ -198,14 +198,12 @@ def language_of(country: str, language_map: Mapping[str, str]) -> str:
 def clip_hours(recordings: Sequence[tuple[float, int]]) -> list[float]:
     """Hours of recordings of one format, given as (hours by their alignment, bytes of audio).
 
-    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others, so none is
-    taken for more than twice as long as the median of hours per byte says, and one without any time for as
-    long as it says.
+    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others. So hours are
+    at most twice what the median of hours per byte says; a recording without any time gets what it says.
     """
     rates = [hours / size for hours, size in recordings if hours > 0 and size > 0]
     if not rates:
         return [hours for hours, _ in recordings]
     median = statistics.median_low(rates)
-    return [
-        round(min(hours, 2 * size * median) if hours > 0 else size * median, 6) for hours, size in recordings
-    ]
+    likely = [(hours, size * median) for hours, size in recordings]
+    return [round(min(hours, 2 * guess) if hours > 0 else guess, 6) for hours, guess in likely]

@@ -8,9 +8,9 @@ import multiprocessing
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -27,36 +27,15 @@ from millrace.speech.demo.recordings import Recording, assemble, misheard
 SOURCES = ("auto", "debian", "synthesis")
 # Recording n of a country: container and folder. Two in eight are lossless, one of them among the first four.
 PLACES = (
-    ("opus", "mp4_converted"),
-    ("m4a", "youtube_converted"),
-    ("mp3", "mp3_audio"),
-    ("flac", "processed_video"),
-    ("opus", "m3u8_streams"),
-    ("wav", "generic_video"),
-    ("m4a", "youtube_converted"),
-    ("mp3", "mp3_audio"),
-)
+    ("opus", "mp4_converted"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"), ("flac", "processed_video"),
+    ("opus", "m3u8_streams"), ("wav", "generic_video"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
+)  # fmt: skip
 # suffix: FFmpeg's muxer and encoder, sampling rate, bit rate, options (default ones take three times as long)
 ENCODERS = {
     "opus": ("ogg", "libopus", 16_000, 24_000, {"compression_level": "5"}),
     "m4a": ("ipod", "aac", 44_100, 64_000, {"aac_coder": "fast"}),
     "mp3": ("mp3", "libmp3lame", 16_000, 32_000, {"compression_level": "7"}),
 }
-
-
-@dataclass(frozen=True)
-class Country:
-    """What one worker needs to make a country: where the prompts lie, or None for synthesis."""
-
-    language: str
-    seed: int
-    countries_root: Path
-    unpacked: tuple[Path, Path] | None
-
-    @property
-    def name(self) -> str:
-        """Its folder."""
-        return LANGUAGES[self.language]
 
 
 def fetch(
@@ -71,7 +50,7 @@ def fetch(
     languages = list(dict.fromkeys(languages))
     archives = countries_root.parent / "debian"
     unpacked = None if source == "synthesis" else _packages(archives, languages, source)
-    countries = [Country(name, seed, countries_root, unpacked and unpacked[name]) for name in languages]
+    folders = [unpacked and unpacked[language] for language in languages]
     files: dict[str, dict] = {}
     summaries: dict[str, dict] = {}
     # Every file of ours, by path. Beside the index, as Snakemake removes the index before each run.
@@ -80,12 +59,18 @@ def fetch(
         ours = set(jsonl.read(list_path))
     except (OSError, ValueError):
         ours = set()
-    with Progress(len(countries), "countries", "demo corpus") as progress:
-        for country, (summary, written) in zip(countries, _build(countries, threads), strict=True):
-            summaries[country.name] = summary
+    # A fresh process for each country: the synthesiser's state must not depend on what it said before.
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(min(threads, len(languages)), context, max_tasks_per_child=1) as pool,
+        Progress(len(languages), "countries", "demo corpus") as progress,
+    ):
+        built = pool.map(build_country, languages, repeat(seed), repeat(countries_root), folders)
+        for language, (summary, written) in zip(languages, built, strict=True):
+            summaries[LANGUAGES[language]] = summary
             files |= written
             atomic.write_if_changed(list_path, atomic.json_bytes(sorted(ours | files.keys())))
-            log.info("%s", _line(country.name, summary))
+            log.info("%s: %s", LANGUAGES[language], _line(summary))
             progress.advance(1)
     for path in sorted(ours - files.keys()):
         (countries_root / path).unlink(missing_ok=True)
@@ -119,31 +104,41 @@ def _packages(folder: Path, languages: Sequence[str], source: str) -> dict[str, 
     return {language: (folders[texts], folders[audio]) for language, (texts, audio) in pairs.items()}
 
 
-def _build(countries: Sequence[Country], threads: int) -> Iterator[tuple[dict, dict]]:
-    # A fresh process for each country: the synthesiser's state must not depend on what it said before.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(threads, len(countries)), mp_context=context, max_tasks_per_child=1) as pool:
-        yield from pool.map(build_country, countries)
+def build_country(
+    language: str, seed: int, countries_root: Path, unpacked: tuple[Path, Path] | None
+) -> tuple[dict, dict[str, dict]]:
+    """Write one country; return its summary and {path relative to countries_root: size, sha256}.
 
-
-def build_country(country: Country) -> tuple[dict, dict[str, dict]]:
-    """Write one country; return its summary and {path relative to countries_root: size, sha256}."""
+    `unpacked` are the folders of its texts and its audio, or None for synthesis.
+    """
     skipped: Counter = Counter()
-    if country.unpacked:
-        prompts = demo_prompts.recorded(*country.unpacked, skipped)
+    if unpacked:
+        prompts = demo_prompts.recorded(*unpacked, skipped)
     else:
-        prompts = demo_prompts.synthesised(country.language, country.seed)
+        prompts = demo_prompts.synthesised(language, seed)
     distinct = demo_prompts.distinct(prompts, skipped)
-    recordings = assemble(distinct, country.seed, country.name)
+    country = LANGUAGES[language]
+    recordings = assemble(distinct, seed, country)
     files: dict[str, dict] = {}
     for number, recording in enumerate(recordings):
-        for path, content in recording_files(country, number, recording):
-            atomic.write_if_changed(country.countries_root / path, content)
+        suffix, folder = PLACES[number % len(PLACES)]
+        video_id = f"demo_{language}_{number + 1:02d}"
+        audio = f"{country}/downloaded_audio/{folder}/{video_id}.{suffix}"
+        alignment = {
+            "audio_file": f"{countries_root.name}/{audio}",
+            "segments": aligned_segments(recording, number, random.Random(f"{seed}:{video_id}:asr")),
+        }
+        aligned = f"{country}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
+        for path, content in (
+            (audio, encode(recording.samples, suffix)),
+            (aligned, orjson.dumps(alignment, option=orjson.OPT_INDENT_2)),
+        ):
+            atomic.write_if_changed(countries_root / path, content)
             files[path] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     segments = [segment for recording in recordings for segment in recording.segments]
     spoken = sum(segment.end - segment.start for segment in segments) / SAMPLING_RATE
     summary = {
-        "language": country.language,
+        "language": language,
         "recordings": len(recordings),
         "hours": round(sum(recording.seconds for recording in recordings) / 3600, 4),
         "segments": len(segments),
@@ -152,22 +147,6 @@ def build_country(country: Country) -> tuple[dict, dict[str, dict]]:
         "prompts_skipped": dict(sorted(skipped.items())),
     }
     return summary, files
-
-
-def recording_files(country: Country, number: int, recording: Recording) -> list[tuple[str, bytes]]:
-    """The audio and the alignment of recording `number`, as (path relative to countries_root, bytes)."""
-    suffix, folder = PLACES[number % len(PLACES)]
-    video_id = f"demo_{country.language}_{number + 1:02d}"
-    audio = f"{country.name}/downloaded_audio/{folder}/{video_id}.{suffix}"
-    alignment = f"{country.name}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
-    value = {
-        "audio_file": f"{country.countries_root.name}/{audio}",
-        "segments": aligned_segments(recording, number, random.Random(f"{country.seed}:{video_id}:asr")),
-    }
-    return [
-        (audio, encode(recording.samples, suffix)),
-        (alignment, orjson.dumps(value, option=orjson.OPT_INDENT_2)),
-    ]
 
 
 def aligned_segments(recording: Recording, number: int, rng: random.Random) -> list[dict]:
@@ -219,11 +198,12 @@ def encode(samples: np.ndarray, suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-def _line(country: str, summary: dict) -> str:
+def _line(summary: dict) -> str:
     skipped = ", ".join(f"{count} {reason}" for reason, count in summary["prompts_skipped"].items()) or "none"
-    minutes = f"{summary['recordings']} recordings, {summary['hours'] * 60:.1f} min"
-    segments = f"{summary['segments']} segments of {summary['prompts']} prompts"
-    return f"{country} ({summary['language']}): {minutes}, {segments}; skipped: {skipped}"
+    return (
+        f"{summary['language']}, {summary['recordings']} recordings, {summary['hours'] * 60:.1f} min, "
+        f"{summary['segments']} segments of {summary['prompts']} prompts; skipped: {skipped}"
+    )
 
 
 def total(corpus: dict, countries_root: str | os.PathLike) -> str:

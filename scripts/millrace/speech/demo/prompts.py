@@ -50,11 +50,9 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
         for path in sorted(sounds.glob("*/**/*.g722"))
     }
     if not lists or not by_name:
-        raise MillraceError(
-            "no list of prompts, or no audio, where the packages have been unpacked",
-            where=str(audio),
-            remedy="Remove the folder and run again, or choose --source synthesis",
-        )
+        problem = "no list of prompts, or no audio, where the packages have been unpacked"
+        remedy = "Remove the folder and run again, or choose --source synthesis"
+        raise MillraceError(problem, where=str(audio), remedy=remedy)
     folded = {name.casefold(): path for name, path in by_name.items()}
     for name, raw in read_texts(lists[0], skipped).items():
         path = by_name.get(name) or folded.get(name.casefold())
@@ -74,8 +72,7 @@ def read_texts(path: str | os.PathLike, skipped: Counter) -> dict[str, str]:
 
     A name with two different texts is dropped: nobody knows which of them is spoken.
     """
-    texts: dict[str, str] = {}
-    ambiguous = set()
+    texts, ambiguous = {}, set()
     for line in gzip.decompress(Path(path).read_bytes()).decode("utf-8-sig", "replace").splitlines():
         name, colon, text = line.partition(":")
         if not line.strip() or line.lstrip().startswith(";") or not colon:
@@ -115,9 +112,8 @@ def decode(path: str | os.PathLike) -> np.ndarray:
         with av.open(str(path), format="g722") as container:
             frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     except av.FFmpegError as error:
-        raise MillraceError(
-            f"not G.722 audio ({error})", where=str(path), remedy="Remove the package's folder and run again"
-        ) from None
+        remedy = "Remove the package's folder and run again"
+        raise MillraceError(f"not G.722 audio ({error})", where=str(path), remedy=remedy) from None
     return np.concatenate(frames) if frames else np.zeros(0, np.int16)
 
 

@@ -140,10 +140,8 @@ def misheard(text: str, rng: random.Random) -> str:
         budget -= 1
         at, character = rng.randrange(len(word)), rng.choice(alphabet)
         change = rng.choice(("substitute", "delete", "insert"))
-        if change == "substitute":
-            words[place] = word[:at] + character + word[at + 1 :]
-        elif change == "insert":
-            words[place] = word[:at] + character + word[at:]
-        elif len(word) > 1:
-            words[place] = word[:at] + word[at + 1 :]
+        if change == "delete":
+            words[place] = word[:at] + word[at + 1 :] if len(word) > 1 else word
+        else:
+            words[place] = word[:at] + character + word[at + (change == "substitute") :]
     return " ".join(words)
