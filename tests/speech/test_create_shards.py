@@ -137,7 +137,8 @@ def test_bad_parts_are_one_line_each(tmp_path, capsys):
     noise.write_bytes(b"no parquet")
     table = pq.read_table(write_part(tmp_path / "p.parquet", rows))
     pq.write_table(table.drop_columns(["cer", "wer"]), short)
-    mixed = write_part(tmp_path / "mixed.parquet", [rows[0], rows[1] | {"batch_id": "testland-train-1-00000"}])
+    other = rows[1] | {"batch_id": "testland-train-1-00000"}
+    mixed = write_part(tmp_path / "mixed.parquet", [rows[0], other])
     odd = write_part(tmp_path / "odd.parquet", [rows[0] | {"batch_id": "odd"}])
     for part, words in (
         (mixed, "batch_id must be one partition"),

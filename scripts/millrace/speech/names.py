@@ -18,7 +18,7 @@ _FILE = re.compile(rf"\.{{0,2}}(?P<shard>{_ID.pattern})\.(?:tar|index\.parquet)(
 
 
 def safe_name(name: str) -> str:
-    """A country's name for file names and wildcards; unquote gives it back, unless a digest stands for its end."""
+    """A name for file names and wildcards; unquote gives it back, unless a digest stands for its end."""
     if len(safe := _quoted(name)) <= _LONGEST_NAME:
         return safe
     end, head = f"~{jsonl.digest(name)[:16]}", name

@@ -71,11 +71,10 @@ def load(path: str | os.PathLike, partition_hours: float) -> partitions.Assignme
     assignment = partitions.Assignment(path, partition_hours, _LABELS)
     for placement in assignment.placements.values():
         split, subset = placement.labels["split"], placement.labels["subset_id"]
-        if split == "train":
-            suffix, known = f"-{split}-{subset}", type(subset) is int and subset >= 0
-        else:
-            suffix, known = f"-{split}", split in SPLITS and subset is None
-        if not known or not placement.group.endswith(suffix) or "/" in placement.group:
+        known = subset is None if split != "train" else type(subset) is int and subset >= 0
+        suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
+        known = known and split in SPLITS and placement.group.endswith(suffix)
+        if not known or "/" in placement.group:
             raise MillraceError(
                 f"split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
                 where=f"{assignment.path}, {placement.item}",

@@ -27,10 +27,11 @@ from millrace.speech.demo.recordings import Recording, assemble, misheard
 SOURCES = ("auto", "debian", "synthesis")
 # Recording n of a country: container and folder. Two in eight are lossless, one of them among the first four.
 PLACES = (
-    ("opus", "mp4_converted"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"), ("flac", "processed_video"),
-    ("opus", "m3u8_streams"), ("wav", "generic_video"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
+    ("opus", "mp4_converted"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
+    ("flac", "processed_video"), ("opus", "m3u8_streams"), ("wav", "generic_video"),
+    ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
 )  # fmt: skip
-# suffix: FFmpeg's muxer and encoder, sampling rate, bit rate, options (default ones take three times as long)
+# suffix: FFmpeg muxer and encoder, sampling rate, bit rate, options (the default ones take 3 times as long)
 ENCODERS = {
     "opus": ("ogg", "libopus", 16_000, 24_000, {"compression_level": "5"}),
     "m4a": ("ipod", "aac", 44_100, 64_000, {"aac_coder": "fast"}),

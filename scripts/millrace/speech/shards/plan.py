@@ -97,7 +97,7 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
     """
     plan = Plan(partition, options, rows)
     groups: list[list[PlannedSegment]] = []
-    sizes: list[int] = []
+    sizes: list[int] = []  # upper bounds, bytes
     # Room is left for the end of the tar: two blocks and the padding of the last record.
     room = int(options.max_shard_size_gb * 1e9) - 2 * RECORD
     segments = _segments(plan)
@@ -119,7 +119,7 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
             where=f"partition {partition}",
             remedy="Raise max_shard_size_gb, or lower speech.partition_hours",
         )
-    stats: dict[str, tuple[int, int] | None] = {}
+    stats = {path: _stat(path) for path in {segment.source for segment in segments}}
     for number, (group, size) in enumerate(zip(groups, sizes, strict=True), partition.first):
         digest = _digest(group, options, stats)
         plan.shards.append(PlannedShard(partition.shard(number), tuple(group), size + 2 * RECORD, digest))
@@ -187,19 +187,15 @@ def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str
 
 
 def _digest(
-    segments: list[PlannedSegment], options: ShardOptions, stats: dict[str, tuple[int, int] | None]
+    segments: list[PlannedSegment], options: ShardOptions, stats: Mapping[str, tuple[int, int] | None]
 ) -> str:
     digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
-    sources: dict[str, tuple[int, int] | None] = {}
     for segment in segments:
-        if segment.source not in stats:
-            stats[segment.source] = _stat(segment.source)
-        sources[segment.source] = stats[segment.source]
         # The JSON writes NaN, infinity and None all as -1.0; the index keeps them apart.
         facts = (segment.stem, segment.span, segment.row["cer"], segment.row["wer"], segment.source)
         for part in (repr(facts).encode(), segment.text):
             digest.update(b"%d:" % len(part) + part)
-    digest.update(orjson.dumps(sorted(sources.items())))
+    digest.update(orjson.dumps(sorted((path, stats[path]) for path in {s.source for s in segments})))
     return digest.hexdigest()
 
 
