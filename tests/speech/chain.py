@@ -29,8 +29,9 @@ class Chain:
         self.folder, self.manifest_dir, self.shards_dir = folder, folder / "manifest", folder / "shards"
         self.root = folder / "countries"
 
-    def sync(self) -> sources.Sources:
-        settings = sources.Settings(str(self.root), str(self.folder / "a.jsonl"), FRACTIONS, 100.0, 0.01)
+    def sync(self, **options: object) -> sources.Sources:
+        paths = str(self.root), str(self.folder / "a.jsonl")
+        settings = sources.Settings(*paths, FRACTIONS, 100.0, 0.01, **options)
         return sources.sync(settings, self.folder / "partitions")
 
     def part(self, partition: str) -> Path:
@@ -64,9 +65,9 @@ class Chain:
         outputs = flags(self.shards_dir, **outputs)
         return merge_shards.main([*inputs, *outputs, "--nemo", *nemo, *arguments])
 
-    def run(self, country: str) -> dict:
+    def run(self, country: str, **options: object) -> dict:
         """All steps of a country; its ledger."""
-        for partition in self.sync().partitions[country]:
+        for partition in self.sync(**options).partitions[country]:
             assert self.generate(partition) == 0 and self.create(partition) == 0
         assert self.merge_manifest(country) == 0 and self.merge_shards(country) == 0
         return jsonl.read(self.shards_dir / f"{country}_ledger.json")
