@@ -55,7 +55,7 @@ class Alignment:
 
 
 def parse(raw: bytes) -> Alignment:
-    """Parse an alignment file. Raises BadAlignment with a reason where nothing in it can be used."""
+    """Parse an alignment file. Raises BadAlignment with a reason if nothing in it can be used."""
     try:
         value, repairs = jsonl.loads(raw)
     except jsonl.BadJson as bad:
@@ -84,7 +84,7 @@ def kind_of(value: Any) -> str:
 
 
 def field_of(segment: dict, name: str) -> Any:
-    """The value of a field in whichever spelling the segment uses; None where it is missing or null."""
+    """The value of a field in whichever spelling the segment uses; None if it is missing or null."""
     for spelling in FIELDS[name]:
         if segment.get(spelling) is not None:
             return segment[spelling]

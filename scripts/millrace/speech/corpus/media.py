@@ -61,7 +61,7 @@ class MediaFolder:
                         table.setdefault(title, []).append(path)
 
     def find(self, audio_file: str) -> Stat | None:
-        """The audio file on this machine, or None where it is missing.
+        """The audio file on this machine, or None if it is missing.
 
         Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the
         country, the corpus, or the corpus' parent), the same file name in the country's audio folders, the

@@ -54,7 +54,7 @@ def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recordi
     """Put each prompt into one utterance of one recording.
 
     Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so that limits
-    on the duration have something to reject. Recordings last 3 to 15 minutes where there is enough speech for
+    on the duration have something to reject. Recordings last 3 to 15 minutes if there is enough speech for
     one.
     """
     if not prompts:

@@ -58,7 +58,7 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
 
     A shard whose sidecar has the plan's digest and whose tar has the size and SHA-256 written there stays
     untouched; with `retry_errors` only if none of its segments is in error. Shards of this partition that the
-    plan does not have are removed. Raises MillraceError where the disk is, or would get, full; finished
+    plan does not have are removed. Raises MillraceError if the disk is, or would get, full; finished
     shards stay.
     """
     output_dir, options = Path(output_dir), plan.options

@@ -38,7 +38,7 @@ def _ustar(name: bytes, size: int, kind: bytes) -> bytes:
 
 
 def member_header(name: str, size: int) -> bytes:
-    """The header blocks of a regular file: 512 bytes, or more where a PAX record is needed."""
+    """The header blocks of a regular file: 512 bytes, or more if a PAX record is needed."""
     raw = name.encode("utf-8")
     if not raw or b"\0" in raw:
         raise ValueError(f"{name!r} cannot be the name of a tar member")
@@ -49,7 +49,7 @@ def member_header(name: str, size: int) -> bytes:
         records += _pax_record(b"size", b"%d" % size)
     if not records:
         return _ustar(raw, size, b"0")
-    # Readers that know no PAX see the shortened name; `size` is taken from the record where it does not fit.
+    # Readers that know no PAX see the shortened name; `size` is in the record if it does not fit.
     short = name.encode("ascii", "replace")[:100]
     pax = _ustar(b"././@PaxHeader", len(records), b"x") + records + bytes(-len(records) % BLOCK)
     return pax + _ustar(short, size if size <= MAX_USTAR_SIZE else 0, b"0")
