@@ -46,7 +46,7 @@ class ErrorCounts:
 
 
 def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
-    """Edits between pairs of texts, by jiwer: blanks at the ends do not count, any white space parts words."""
+    """Edits between pairs of texts, by jiwer: blanks at the ends do not count, white space parts words."""
     import jiwer
 
     if len(references) != len(hypotheses):
