@@ -11,6 +11,18 @@ from millrace.speech import create_shards, generate_manifest, merge_manifest, me
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 
+MANIFEST = {
+    "manifest": "manifest.parquet", "recordings": "recordings.json", "rejects": "rejects.jsonl",
+    "ledger": "ledger.json",
+}  # fmt: skip
+
+
+def flags(folder: Path, **files: str) -> list[str]:
+    """Options that name files or folders below `folder`."""
+    pairs = [(f"--{name.replace('_', '-')}", str(folder / file)) for name, file in files.items()]
+    return [text for pair in pairs for text in pair]
+
+
 class Chain:
     """Paths as in the rules, under `folder`; the corpus is `folder`/countries."""
 
@@ -18,68 +30,45 @@ class Chain:
         self.folder, self.manifest_dir, self.shards_dir = folder, folder / "manifest", folder / "shards"
         self.root = folder / "countries"
 
-    def sync(self) -> Sources:
-        settings = sources.Settings(str(self.root), str(self.folder / "a.jsonl"), FRACTIONS, 100.0, 0.01)
+    def sync(self, **options: object) -> Sources:
+        paths = str(self.root), str(self.folder / "a.jsonl")
+        settings = sources.Settings(*paths, FRACTIONS, 100.0, 0.01, **options)
         return sync(sources.collect, settings, self.folder / "partitions")
 
     def part(self, partition: str) -> Path:
         return self.manifest_dir / "partitions" / partition
 
     def generate(self, partition: str, *arguments: str) -> int:
-        out = self.part(partition)
-        return generate_manifest.main(
-            ["--partition", str(self.folder / f"partitions/{partition}.json")]
-            + ["--manifest", str(out / "manifest.parquet")]
-            + ["--recordings", str(out / "recordings.json"), "--rejects", str(out / "rejects.jsonl")]
-            + ["--ledger", str(out / "ledger.json"), *arguments]
-        )
+        inputs = flags(self.folder / "partitions", partition=f"{partition}.json")
+        return generate_manifest.main([*inputs, *flags(self.part(partition), **MANIFEST), *arguments])
 
     def create(self, partition: str, *arguments: str) -> int:
-        out = self.shards_dir / "partitions" / partition
-        return create_shards.main(
-            [
-                "--manifest",
-                str(self.part(partition) / "manifest.parquet"),
-                "--output-dir",
-                str(self.shards_dir),
-            ]
-            + ["--index", str(out / "index.parquet"), "--statuses", str(out / "statuses.parquet"), *arguments]
-        )
-
-    def country_file(self, country: str) -> str:
-        return str(self.folder / f"partitions/countries/{country}.json")
+        inputs = flags(self.part(partition), manifest="manifest.parquet")
+        outputs = flags(
+            self.shards_dir, output_dir="", index=f"partitions/{partition}/index.parquet",
+            statuses=f"partitions/{partition}/statuses.parquet",
+        )  # fmt: skip
+        return create_shards.main([*inputs, *outputs, *arguments])
 
     def merge_manifest(self, country: str) -> int:
-        return merge_manifest.main(
-            ["--country", self.country_file(country), "--manifest-dir", str(self.manifest_dir)]
-            + ["--manifest", str(self.manifest_dir / f"{country}_manifest.csv")]
-            + ["--splits", str(self.manifest_dir / f"{country}_splits.csv")]
-        )
+        inputs = flags(self.folder, country=f"partitions/countries/{country}.json", manifest_dir="manifest")
+        outputs = {name: f"{country}_{name}.csv" for name in ("manifest", "splits")}
+        return merge_manifest.main([*inputs, *flags(self.manifest_dir, **outputs)])
 
     def merge_shards(self, country: str, *arguments: str) -> int:
-        out = self.shards_dir
-        nemo = [str(out / f"{country}_{split}_nemo.jsonl") for split in ("train", "validation", "test")]
-        return merge_shards.main(
-            ["--country", self.country_file(country)]
-            + ["--manifest-dir", str(self.manifest_dir), "--shards-dir", str(out)]
-            + [
-                "--manifest",
-                str(out / f"{country}_manifest.csv"),
-                "--index",
-                str(out / f"{country}_index.parquet"),
-            ]
-            + [
-                "--rejects",
-                str(out / f"{country}_rejects.csv"),
-                "--ledger",
-                str(out / f"{country}_ledger.json"),
-            ]
-            + ["--nemo", *nemo, "--error-list", str(self.folder / "errors.csv"), *arguments]
-        )
+        inputs = flags(self.folder, country=f"partitions/countries/{country}.json", error_list="errors.csv")
+        inputs += flags(self.folder, manifest_dir="manifest", shards_dir="shards")
+        suffixes = {"manifest": "csv", "index": "parquet", "rejects": "csv", "ledger": "json"}
+        outputs = {name: f"{country}_{name}.{suffix}" for name, suffix in suffixes.items()}
+        nemo = [
+            f"{self.shards_dir}/{country}_{split}_nemo.jsonl" for split in ("train", "validation", "test")
+        ]
+        outputs = flags(self.shards_dir, **outputs)
+        return merge_shards.main([*inputs, *outputs, "--nemo", *nemo, *arguments])
 
-    def run(self, country: str) -> dict:
+    def run(self, country: str, **options: object) -> dict:
         """All steps of a country; its ledger."""
-        for partition in self.sync().partitions[country]:
+        for partition in self.sync(**options).partitions[country]:
             assert self.generate(partition) == 0 and self.create(partition) == 0
         assert self.merge_manifest(country) == 0 and self.merge_shards(country) == 0
         return jsonl.read(self.shards_dir / f"{country}_ledger.json")

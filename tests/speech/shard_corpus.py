@@ -1,5 +1,4 @@
-"""What the tests of the shards share: a small corpus of WAV recordings with its manifest part, and what was
-made."""
+"""What the tests of the shards share: a small corpus of WAV recordings, its manifest part, digests."""
 
 from __future__ import annotations
 
@@ -36,25 +35,14 @@ def row(
     video = Path(source).stem
     made = {
         "key": f"testland_{video}_{int(start * 1000)}_{int(end * 1000)}",
-        "country": "testland",
-        "language": "tl",
-        "video_id": video,
-        "transcript_id": "t1",
+        **{"country": "testland", "language": "tl", "video_id": video, "transcript_id": "t1"},
         "source_audio_path": str(source),
-        "start_seconds": start,
-        "end_seconds": end,
-        "duration_seconds": round(end - start, 6),
-        "asr_transcript": f"heard {start:g}",
-        "human_transcript": f"said {start:g}",
-        "cer": 0.05,
-        "wer": 0.1,
-        "original_transcript_start_idx": 3.0,
-        "original_transcript_end_idx": None,
-        "status": "pending_local_tar",
-        "error_message": "",
-        "batch_id": partition,
-        "split": split,
-        "subset_id": int(subset) if subset else None,
+        **{"start_seconds": start, "end_seconds": end, "duration_seconds": round(end - start, 6)},
+        **{"asr_transcript": f"heard {start:g}", "human_transcript": f"said {start:g}"},
+        **{"cer": 0.05, "wer": 0.1},
+        **{"original_transcript_start_idx": 3.0, "original_transcript_end_idx": None},
+        **{"status": "pending_local_tar", "error_message": "", "batch_id": partition},
+        **{"split": split, "subset_id": int(subset) if subset else None},
     }
     assert not set(fields) - set(made)
     return made | fields
@@ -79,14 +67,9 @@ def corpus(
 
 def tree(folder: Path) -> dict[str, tuple[str, int]]:
     """SHA-256 and mtime of every file."""
-    return {
-        str(path.relative_to(folder)): (
-            hashlib.sha256(path.read_bytes()).hexdigest(),
-            path.stat().st_mtime_ns,
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    digest = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {str(path.relative_to(folder)): (digest[path], path.stat().st_mtime_ns) for path in files}
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -18,20 +18,11 @@ from millrace.speech import fetch_corpus
 from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, normal
 
 FOLDERS = {
-    "mp4_converted",
-    "youtube_converted",
-    "m3u8_streams",
-    "generic_video",
-    "mp3_audio",
-    "processed_video",
-}
-RECORDED = (
-    "--source",
-    "debian",
-    "--languages",
-    "es",
-    "ru",
-)  # the list with the most defects, and another alphabet
+    "mp4_converted", "youtube_converted", "m3u8_streams", "generic_video", "mp3_audio", "processed_video",
+}  # fmt: skip
+# The list with the most defects, and another alphabet.
+RECORDED = ("--source", "debian", "--languages", "es", "ru")
+SYNTHESISED = ("--source", "synthesis", "--languages", "it")
 
 
 class Corpus:
@@ -42,10 +33,8 @@ class Corpus:
         self.index = json.loads(self.index_path.read_text())
 
     def alignments(self) -> list[tuple[Path, dict]]:
-        return [
-            (path, json.loads(path.read_text()))
-            for path in sorted(self.countries.glob("*/Alignment/*/*.json"))
-        ]
+        paths = sorted(self.countries.glob("*/Alignment/*/*.json"))
+        return [(path, json.loads(path.read_text())) for path in paths]
 
     def audio(self, alignment: dict) -> Path:
         return self.root / alignment["audio_file"]
@@ -54,98 +43,81 @@ class Corpus:
         return {str(path): path.stat().st_mtime_ns for path in self.root.rglob("*") if path.is_file()}
 
 
+def _arguments(root: Path, *options: str) -> list[str]:
+    return ["--countries-root", str(root / "countries"), "--index", str(root / "corpus.json"), *options]
+
+
 def _fetch(root: Path, *options: str) -> Corpus:
-    arguments = ["--countries-root", str(root / "countries"), "--index", str(root / "corpus.json"), *options]
-    assert fetch_corpus.main(arguments) == 0
+    assert fetch_corpus.main(_arguments(root, *options)) == 0
     return Corpus(root)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return _fetch(tmp_path_factory.mktemp("synthesised"), "--source", "synthesis", "--languages", "it")
+    return _fetch(tmp_path_factory.mktemp("synthesised"), *SYNTHESISED)
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """Real speech; needs apt and the network where the clone has not fetched it yet."""
+    """Real speech; needs apt and the network if the clone has not fetched it yet."""
+    missing = pytest.fail if os.environ.get("MILLRACE_CI") else pytest.skip
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        if os.environ.get("MILLRACE_CI"):
-            pytest.fail("no apt-get and dpkg, although MILLRACE_CI is set")
-        pytest.skip("no apt-get and dpkg on this machine")
+        missing("no apt-get and dpkg on this machine")
     root = tmp_path_factory.mktemp("recorded")
-    kept = Path(__file__).parents[2] / "resources/speech/debian"
-    if kept.is_dir():
-        (root / "debian").symlink_to(kept)
-    arguments = ["--countries-root", str(root / "countries"), "--index", str(root / "corpus.json"), *RECORDED]
-    if fetch_corpus.main(arguments):
-        if os.environ.get("MILLRACE_CI"):
-            pytest.fail("the packages could not be fetched, although MILLRACE_CI is set")
-        pytest.skip("the packages could not be fetched")
+    archives = Path(__file__).parents[2] / "resources/speech/debian"
+    if archives.is_dir():
+        (root / "debian").symlink_to(archives)
+    if fetch_corpus.main(_arguments(root, *RECORDED)):
+        missing("the packages could not be fetched")
     return Corpus(root)
 
 
 def _decode(path: Path) -> np.ndarray:
     """Mono floats at 16 kHz, by PyAV or soundfile."""
-    if path.suffix in (".wav", ".flac"):
-        import soundfile
+    import av
+    import soundfile
+    import soxr
 
+    if path.suffix in (".wav", ".flac"):
         samples, rate = soundfile.read(path, dtype="float32")
     else:
-        import av
-
         with av.open(str(path)) as container:
             frames = [frame.to_ndarray() for frame in container.decode(audio=0)]
             rate = container.streams.audio[0].rate
         samples = np.concatenate(frames, axis=1)[0].astype(np.float32)
         samples /= 32768.0 if frames[0].dtype == np.int16 else 1.0
-    if rate != SAMPLING_RATE:
-        import soxr
-
-        samples = soxr.resample(samples, rate, SAMPLING_RATE)
-    return samples
+    return samples if rate == SAMPLING_RATE else soxr.resample(samples, rate, SAMPLING_RATE)
 
 
 def _spans(alignment: dict) -> list[tuple[float, float, str, str, float | None]]:
-    return [
-        (
-            row["start"] if "start" in row else row["start_seconds"],
-            row["end"] if "end" in row else row["end_seconds"],
-            row["human_text"] if "human_text" in row else row["human_transcript"],
-            row["asr_text"] if "asr_text" in row else row["asr_transcript"],
-            row.get("cer"),
-        )
-        for row in alignment["segments"]
-    ]
+    """(start, end, human text, ASR text, CER) of each segment, whichever names it uses."""
+    long = "start_seconds" in alignment["segments"][0]
+    names = LONG_NAMES if long else SHORT_NAMES
+    return [(*(row[name] for name in names), row.get("cer")) for row in alignment["segments"]]
+
+
+SHORT_NAMES = ("start", "end", "human_text", "asr_text")
+LONG_NAMES = ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
 
 
 def _check_layout(corpus: Corpus, languages: list[str]) -> None:
-    assert sorted(path.name for path in corpus.countries.iterdir()) == sorted(
-        LANGUAGES[name] for name in languages
-    )
+    assert {path.name for path in corpus.countries.iterdir()} == {LANGUAGES[name] for name in languages}
     spellings, formats, scored = set(), {}, set()
     for path, alignment in corpus.alignments():
         audio = corpus.audio(alignment)
         country = path.relative_to(corpus.countries).parts[0]
-        assert audio.is_file()
+        assert audio.is_file() and audio.parent.name in FOLDERS
         assert audio.parent.parent == corpus.countries / country / "downloaded_audio"
-        assert audio.parent.name in FOLDERS
         assert path.name.startswith(f"{audio.stem}_") and path.name.endswith("_aligned.json")
         formats.setdefault(country, []).append(audio.suffix[1:])
-        spellings |= {frozenset(row) - {"cer"} for row in alignment["segments"]}
+        spellings |= {frozenset(row) - {"cer", "start_idx", "end_idx"} for row in alignment["segments"]}
         scored |= {"cer" in row for row in alignment["segments"]}
-    assert spellings == {
-        frozenset({"start", "end", "asr_text", "human_text", "start_idx", "end_idx"}),
-        frozenset(
-            {"start_seconds", "end_seconds", "asr_transcript", "human_transcript", "start_idx", "end_idx"}
-        ),
-    }
-    assert scored == {True, False}
+    assert spellings == {frozenset(SHORT_NAMES), frozenset(LONG_NAMES)} and scored == {True, False}
     for country, suffixes in formats.items():
         assert len(suffixes) >= 4 and {"opus", "m4a", "mp3"} < set(suffixes), country
         assert set(suffixes) & {"flac", "wav"}, country
     every = [suffix for suffixes in formats.values() for suffix in suffixes]
-    lossless = [suffix for suffix in every if suffix in ("flac", "wav")]
-    assert 0.1 <= len(lossless) / len(every) <= 0.4
+    assert 0.1 <= sum(suffix in ("flac", "wav") for suffix in every) / len(every) <= 0.4
 
 
 def _check_audio(corpus: Corpus) -> None:
@@ -162,10 +134,10 @@ def _check_audio(corpus: Corpus) -> None:
         last_end = 0.0
         for start, end, *_ in _spans(alignment):
             assert last_end < start < end <= len(samples) / SAMPLING_RATE, path
-            first, last = start * SAMPLING_RATE, end * SAMPLING_RATE
-            assert max(abs(first - round(first)), abs(last - round(last))) < 1e-6, path  # whole samples
-            outside[max(0, round(first) - margin) : round(last) + margin] = False
-            assert np.abs(samples[round(first) : round(last)]).max() > 0.02, (path, start)
+            first, last = round(start * SAMPLING_RATE), round(end * SAMPLING_RATE)
+            assert (start, end) == (first / SAMPLING_RATE, last / SAMPLING_RATE), path
+            outside[max(0, first - margin) : last + margin] = False
+            assert np.abs(samples[first:last]).max() > 0.02, (path, start)
             last_end = end
         quiet = np.abs(samples[outside])
         assert len(quiet) > SAMPLING_RATE * len(alignment["segments"]) / 4
@@ -176,39 +148,34 @@ def _check_audio(corpus: Corpus) -> None:
 
 
 def _check_texts(corpus: Corpus) -> None:
+    spans = [span for _, alignment in corpus.alignments() for span in _spans(alignment)]
     rates = []
-    for _, alignment in corpus.alignments():
-        for _, _, human, heard, cer in _spans(alignment):
-            assert human and human == " ".join(human.split()) and heard
-            truth = jiwer.cer(human, heard)
-            assert cer is None or cer == truth
-            rates.append(truth)
+    for start, end, human, heard, cer in spans:
+        assert human and human == " ".join(human.split()) and heard and end > start
+        rates.append(jiwer.cer(human, heard))
+        assert cer is None or cer == rates[-1]
     rates = np.array(rates)
-    assert (rates == 0).mean() > 0.05
-    assert (rates <= 0.15).mean() > 0.8
-    assert 0 < (rates > 0.3).mean() < 0.15
+    assert (rates == 0).mean() > 0.05 and (rates <= 0.15).mean() > 0.8 and 0 < (rates > 0.3).mean() < 0.15
 
 
 def _check_durations(corpus: Corpus) -> None:
-    seconds = np.array(
-        [span[1] - span[0] for _, alignment in corpus.alignments() for span in _spans(alignment)]
-    )
+    """The limits on durations have something to reject."""
+    spans = [span for _, alignment in corpus.alignments() for span in _spans(alignment)]
+    seconds = np.array([end - start for start, end, *_ in spans])
     assert ((seconds >= 3) & (seconds <= 12.01)).mean() > 0.7
-    assert 0 < (seconds < 3).mean() < 0.2
-    assert 0 < (seconds > 20).mean() < 0.1
+    assert 0 < (seconds < 3).mean() < 0.2 and 0 < (seconds > 20).mean() < 0.1
 
 
 def _check_index(corpus: Corpus) -> None:
     index = corpus.index
-    found = {
-        str(path.relative_to(corpus.countries)): path
+    contents = {
+        str(path.relative_to(corpus.countries)): path.read_bytes()
         for path in corpus.countries.rglob("*")
         if path.is_file()
     }
-    assert set(index["files"]) == set(found)
-    for name, path in found.items():
-        raw = path.read_bytes()
-        assert index["files"][name] == {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    assert index["files"] == {
+        name: {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()} for name, raw in contents.items()
+    }
     for country, summary in index["countries"].items():
         alignments = [value for path, value in corpus.alignments() if f"/{country}/" in str(path)]
         assert summary["recordings"] == len(alignments)
@@ -219,44 +186,30 @@ def _check_index(corpus: Corpus) -> None:
     assert all(re.match(r"\d", version) for version in index["packages"].values())
 
 
-def test_layout(corpus: Corpus) -> None:
+def test_the_synthesised_corpus_is_as_described(corpus: Corpus) -> None:
     _check_layout(corpus, ["it"])
+    _check_texts(corpus)
+    _check_durations(corpus)
+    _check_index(corpus)
+    assert corpus.index["source"] == "synthesised" and "espeakng-loader" in corpus.index["packages"]
 
 
 def test_alignments_are_exact(corpus: Corpus) -> None:
     _check_audio(corpus)
 
 
-def test_texts_and_error_rates(corpus: Corpus) -> None:
-    _check_texts(corpus)
-
-
-def test_duration_limits_have_something_to_reject(corpus: Corpus) -> None:
-    _check_durations(corpus)
-
-
-def test_index_describes_what_is_there(corpus: Corpus) -> None:
-    _check_index(corpus)
-    assert corpus.index["source"] == "synthesised"
-    assert "espeakng-loader" in corpus.index["packages"]
-
-
 def test_no_sentence_in_two_recordings(corpus: Corpus) -> None:
     # Synthesised prompts are sentences: every full stop ends one.
     seen: dict[str, str] = {}
     for _, alignment in corpus.alignments():
-        for _, _, human, _, _ in _spans(alignment):
-            for sentence in human.split(". "):
-                assert (
-                    seen.setdefault(normal(sentence), alignment["audio_file"]) == alignment["audio_file"]
-                ), sentence
-                assert sentence
+        audio = alignment["audio_file"]
+        for sentence in (part for span in _spans(alignment) for part in span[2].split(". ")):
+            assert sentence and seen.setdefault(normal(sentence), audio) == audio, sentence
     assert len(seen) == corpus.index["countries"]["italy"]["prompts"]
 
 
 def test_second_run_mends_and_keeps(corpus: Corpus) -> None:
-    """A repeated run writes nothing but what is damaged or missing, also without the index (Snakemake removes
-    it)."""
+    """A repeated run writes only what is damaged or missing, also without the index."""
     index = corpus.index_path.read_bytes()
     before = corpus.mtimes()
     paths = sorted(corpus.countries.rglob("*.opus"))
@@ -273,7 +226,7 @@ def test_second_run_mends_and_keeps(corpus: Corpus) -> None:
     listed.write_text(json.dumps([*names, str(obsolete.relative_to(corpus.countries))]))
     corpus.index_path.unlink()
     try:
-        again = _fetch(corpus.root, "--source", "synthesis", "--languages", "it", "--threads", "1")
+        again = _fetch(corpus.root, *SYNTHESISED, "--threads", "1")
         assert again.index_path.read_bytes() == index
         assert stray.read_bytes() == b"mine"
         assert not obsolete.exists()
@@ -292,32 +245,21 @@ def test_without_apt(
 ) -> None:
     """No apt-get on the path: `debian` is an error that says what to do; nothing is written."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    arguments = [
-        "--countries-root",
-        str(tmp_path / "c"),
-        "--index",
-        str(tmp_path / "corpus.json"),
-        "--languages",
-        "it",
-    ]
-    assert fetch_corpus.main([*arguments, "--source", "debian"]) == 1
+    assert fetch_corpus.main(_arguments(tmp_path, *RECORDED)) == 1
     message = capfd.readouterr().err
     assert "apt-get is not on this machine" in message and "--source synthesis" in message
-    assert "Traceback" not in message
-    assert not (tmp_path / "corpus.json").exists()
+    assert "Traceback" not in message and not (tmp_path / "corpus.json").exists()
 
 
 @pytest.mark.debian
-def test_recorded_corpus(recorded: Corpus) -> None:
+def test_the_recorded_corpus_is_as_described(recorded: Corpus) -> None:
     _check_layout(recorded, ["es", "ru"])
     _check_texts(recorded)
     _check_durations(recorded)
     _check_index(recorded)
-    assert recorded.index["source"] == "debian"
-    assert set(recorded.index["packages"]) == {
-        f"asterisk-core-sounds-{language}{kind}" for language in ("es", "ru") for kind in ("", "-g722")
-    }
-    assert recorded.index["hours"] > 0.6
+    assert recorded.index["source"] == "debian" and recorded.index["hours"] > 0.6
+    packages = [f"asterisk-core-sounds-{language}" for language in ("es", "ru")]
+    assert set(recorded.index["packages"]) == {f"{name}{kind}" for name in packages for kind in ("", "-g722")}
 
 
 @pytest.mark.debian
@@ -327,8 +269,7 @@ def test_recorded_alignments_are_exact(recorded: Corpus) -> None:
 
 @pytest.mark.debian
 def test_no_recorded_audio_in_two_recordings(recorded: Corpus) -> None:
-    """Each segment of a lossless recording is looked for nowhere else: prompts are cut out and compared by
-    bytes."""
+    """Prompts are cut out of lossless recordings and compared by bytes."""
     import soundfile
 
     seen: dict[bytes, Path] = {}

@@ -35,12 +35,8 @@ def test_rows_have_the_columns_and_values_of_the_corpus(chain):
 def test_the_ledger_counts_rejects_and_repairs(chain):
     path = chain.root / "germany/Alignment/alignment_output/one_t1_aligned.json"
     value = json.loads(path.read_bytes())
-    value["segments"] += [
-        {"start": 1},
-        "text",
-        {**value["segments"][0], "cer": None},
-        {**value["segments"][1], "start": 0.1},
-    ]
+    first, second = value["segments"][:2]
+    value["segments"] += [{"start": 1}, "text", {**first, "cer": None}, {**second, "start": 0.1}]
     path.write_text(json.dumps(value))
     (partition,) = chain.sync().partitions["germany"]
     assert chain.generate(partition, "--max-duration", "5") == 0
@@ -51,9 +47,10 @@ def test_the_ledger_counts_rejects_and_repairs(chain):
     rejects = [
         json.loads(line) for line in (chain.part(partition) / "rejects.jsonl").read_bytes().splitlines()
     ]
-    assert {(row["segment"], row["reason"]) for row in rejects} == {
+    reasons = [(row["segment"], row["reason"]) for row in rejects]
+    assert sorted(reasons) == [
         (4, "time_missing"), (5, "segment_not_an_object"), (6, "duplicate_exact"), (7, "too_long"),
-    }  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_the_same_input_gives_the_same_bytes(chain):

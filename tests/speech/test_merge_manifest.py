@@ -32,11 +32,8 @@ def test_columns_are_those_of_the_format(merged):
 def test_splits_name_every_recording_once(merged):
     splits = pd.read_csv(merged.manifest_dir / "germany_splits.csv", keep_default_na=False)
     assert ",".join(splits.columns) == "source_audio_path,video_id,duration_hours,size_mb,split,subset_id"
-    assert (
-        len(splits) == 6
-        and splits.video_id.is_unique
-        and set(splits.split) == {"train", "validation", "test"}
-    )
+    assert len(splits) == 6 and splits.video_id.is_unique
+    assert set(splits.split) == {"train", "validation", "test"}
 
 
 def test_a_country_without_partitions_has_empty_tables(merged):

@@ -27,10 +27,8 @@ def test_found_is_in_shards_or_rejected(chain):
     ledger = chain.run("germany")["segments"]
     assert ledger["rejected"] == {"cer_over_limit": 1} and ledger["rows_in"] == ledger["rows_out"] + 1
     final = pd.read_csv(chain.shards_dir / "germany_manifest.csv", keep_default_na=False)
-    assert final.status.value_counts().to_dict() == {
-        "completed_local_tar": ledger["rows_out"],
-        "error_local_tar_cer": 1,
-    }
+    statuses = {"completed_local_tar": ledger["rows_out"], "error_local_tar_cer": 1}
+    assert final.status.value_counts().to_dict() == statuses
     assert pq.read_table(chain.shards_dir / "germany_index.parquet").num_rows == ledger["rows_out"]
 
 
@@ -73,6 +71,15 @@ def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
     left = {*chain.shards_dir.rglob("*germany-test-*"), *chain.manifest_dir.rglob("germany-test-*")}
     assert left < set(strangers) and all(stranger.exists() for stranger in strangers)
     assert list(chain.shards_dir.rglob("germany-train-1-*.tar"))
+
+
+def test_recordings_left_out_by_choice_are_counted_and_no_errors(chain):
+    ledger = chain.run("germany", max_recordings=2)
+    assert ledger["recordings"] == 2 and ledger["segments"]["rejected"] == {}
+    assert (ledger["files"]["rows_in"], ledger["files"]["rows_out"]) == (5, 2)
+    assert ledger["files"]["rejected"] == {"over_max_recordings": 3}
+    rejects = pd.read_csv(chain.shards_dir / "germany_rejects.csv")
+    assert sorted(rejects.file) == [f"rec_000{n}_t1_aligned.json" for n in (2, 3, 4)]
 
 
 def test_too_many_errors_are_listed(chain, capfd):

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import unicodedata
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,14 +27,18 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.partitions = folder / "countries", folder / "partitions"
-        self.options: dict = {"partition_hours": 0.01, "train_subset_hours": 0.02}
+        self.options: dict = {
+            "partition_hours": 0.01, "train_subset_hours": 0.02, "split_fractions": FRACTIONS,
+        }  # fmt: skip
         self.folder = folder
 
     def sync(self) -> Sources:
-        settings = sources.Settings(
-            str(self.root), str(self.folder / "assignment.jsonl"), split_fractions=FRACTIONS, **self.options
-        )
+        settings = sources.Settings(str(self.root), str(self.folder / "assignment.jsonl"), **self.options)
         return sync(sources.collect, settings, self.partitions)
+
+    def add(self, country: str, *video_ids: str, seconds: float = 8) -> None:
+        for video_id in video_ids:
+            corpora.add_recording(self.root, country, video_id, seconds)
 
     def files(self) -> dict[str, tuple[int, bytes]]:
         return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")}
@@ -42,29 +48,51 @@ class Corpus:
         before = self.files()
         self.sync()
         after = self.files()
-        return {
-            name.removesuffix(".json")
-            for name in before.keys() | after.keys()
-            if before.get(name) != after.get(name)
-        }
+        return {Path(name).stem for name in before | after if before.get(name) != after.get(name)}
 
     def contents(self) -> dict[str, dict]:
         return {p.stem: json.loads(p.read_bytes()) for p in self.partitions.glob("*.json")}
 
-    def home(self, video_id: str) -> str:
-        return next(
-            name
+    def recordings(self, country: str = "") -> dict[str, dict]:
+        """The recordings of a country, or of all, with their partition and split."""
+        return {
+            recording["video_id"]: {**recording, "home": name, "split": content["split"]}
             for name, content in self.contents().items()
-            if video_id in [r["video_id"] for r in content["recordings"]]
-        )
+            for recording in content["recordings"]
+            if content["country"] == country or not country
+        }
+
+    def home(self, video_id: str) -> str:
+        return self.recordings()[video_id]["home"]
 
     def splits(self, country: str) -> dict[str, str]:
         """The split of each recording of a country."""
-        contents = [content for content in self.contents().values() if content["country"] == country]
-        return {r["video_id"]: content["split"] for content in contents for r in content["recordings"]}
+        return {name: recording["split"] for name, recording in self.recordings(country).items()}
+
+    def audio(self, video_id: str, country: str = "") -> Path:
+        """Where its audio was found."""
+        return Path(self.recordings(country)[video_id]["transcripts"][0]["audio"]["path"])
 
     def country(self, name: str) -> dict:
         return json.loads((self.partitions / "countries" / f"{name}.json").read_bytes())
+
+    def assigned(self) -> list[dict]:
+        """The lines of the assignment file."""
+        return [json.loads(line) for line in (self.folder / "assignment.jsonl").read_text().splitlines()]
+
+    def assign(self, lines: list[dict]) -> None:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (self.folder / "assignment.jsonl").write_text(text)
+
+
+def edit(path: Path, change: Callable[[dict], object]) -> None:
+    """Have `change` mend the JSON in a file."""
+    value = json.loads(path.read_bytes())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+ALIGNED, AUDIO = "Alignment/alignment_output", "downloaded_audio/mp4_converted"
 
 
 @pytest.fixture
@@ -96,52 +124,41 @@ def test_touching_and_reformatting_change_nothing(corpus):
     for path in corpus.root.glob("*/Alignment/*/*.json"):
         value = json.loads(path.read_bytes())
         segments = [dict(sorted(segment.items(), reverse=True)) for segment in value["segments"]]
-        path.write_text(
-            json.dumps({"extra": 1, "segments": segments, "audio_file": value["audio_file"]}, indent=3)
-        )
+        value = {"extra": 1, "segments": segments, "audio_file": value["audio_file"]}
+        path.write_text(json.dumps(value, indent=3))
     os.utime(corpus.root)
     assert corpus.changed() == set()
 
 
 def test_one_text_changes_one_partition(corpus):
     home = corpus.home("rec_0007")
-    path = corpus.root / "germany/Alignment/alignment_output/rec_0007_t1_aligned.json"
-    value = json.loads(path.read_bytes())
-    value["segments"][0]["human_text"] = "something else"
-    path.write_text(json.dumps(value))
+    path = corpus.root / f"germany/{ALIGNED}/rec_0007_t1_aligned.json"
+    edit(path, lambda value: value["segments"][0].update(human_text="something else"))
     assert corpus.changed() == {home}
 
 
 def test_a_replaced_audio_file_changes_its_partition(corpus):
-    country = "germany"
-    path = corpus.root / country / "downloaded_audio/mp4_converted/rec_0011.wav"
-    home = corpus.home("rec_0011")
+    path, home = corpus.audio("rec_0011"), corpus.home("rec_0011")
     path.write_bytes(path.read_bytes()[:-2000])
     assert corpus.changed() == {home}
 
 
 def test_adding_recordings_moves_none(corpus):
-    before = {
-        (c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]
-    }
-    for number in range(30):
-        corpora.add_recording(corpus.root, "germany", f"added_{number}", 12)
+    before = {name: recording["home"] for name, recording in corpus.recordings("germany").items()}
+    corpus.add("germany", *(f"added_{number}" for number in range(30)), seconds=12)
     corpus.sync()
-    after = {
-        (c["country"], r["video_id"]): name for name, c in corpus.contents().items() for r in c["recordings"]
-    }
-    assert {key: after[key] for key in before} == before and len(after) == len(before) + 30
+    after = {name: recording["home"] for name, recording in corpus.recordings("germany").items()}
+    assert after.items() > before.items() and len(after) == len(before) + 30
 
 
-def test_a_deleted_recording_leaves_its_partition_and_comes_back_to_it(corpus):
-    home = corpus.home("rec_0011")
-    path = corpus.root / "germany/Alignment/alignment_output/rec_0011_t1_aligned.json"
+@pytest.mark.parametrize("file", [f"{ALIGNED}/rec_0011_t1_aligned.json", f"{AUDIO}/rec_0011.wav"])
+def test_what_is_deleted_and_comes_back_changes_its_partition_only(corpus, file):
+    path, home = corpus.root / "germany" / file, corpus.home("rec_0011")
     raw = path.read_bytes()
     path.unlink()
     assert corpus.changed() == {home}
     path.write_bytes(raw)
-    assert corpus.changed() == {home}
-    assert corpus.home("rec_0011") == home
+    assert corpus.changed() == {home} and corpus.home("rec_0011") == home
 
 
 def test_an_emptied_partition_is_removed(corpus):
@@ -155,98 +172,98 @@ def test_an_emptied_partition_is_removed(corpus):
 
 
 def test_twins_under_two_names_share_a_split_even_across_countries(corpus):
-    source = corpus.root / "germany/downloaded_audio/mp4_converted/rec_0002.wav"
-    for country in ("germany", "estonia", "latvia"):
+    source, split = corpus.audio("rec_0002", "germany"), corpus.recordings("germany")["rec_0002"]["split"]
+    countries = ("germany", "estonia", "latvia")
+    for country in countries:
         for number in range(3):
             corpora.add_recording(corpus.root, country, f"twin_{number}", 10)
-            shutil.copy(source, corpus.root / country / f"downloaded_audio/mp4_converted/twin_{number}.wav")
+            shutil.copy(source, corpus.root / country / AUDIO / f"twin_{number}.wav")
     corpus.sync()
-    contents = corpus.contents()
-    split = contents[corpus.home("rec_0002")]["split"]
-    twins = [
-        (c["split"], r["twin_split"])
-        for c in contents.values()
-        for r in c["recordings"]
-        if "twin" in r["video_id"]
-    ]
-    assert len(twins) == 9 and set(twins) == {(split, None)}
+    for country in countries:
+        twins = [r for name, r in corpus.recordings(country).items() if "twin" in name]
+        assert [(r["split"], r["twin_split"]) for r in twins] == [(split, None)] * 3
 
 
-def test_recordings_that_become_twins_across_splits_are_flagged_the_later_one(corpus):
-    by_split = {
-        c["split"]: c["recordings"][0] for c in corpus.contents().values() if c["country"] == "germany"
-    }
-    train, test = (by_split[split]["transcripts"][0]["audio"]["path"] for split in ("train", "test"))
-    shutil.copy(train, test)
+def test_of_recordings_that_become_twins_across_splits_the_later_one_is_flagged(corpus):
+    earlier, *others = [line for line in corpus.assigned() if line["country"] == "germany"]
+    later = next(line for line in others if line["split"] != earlier["split"])
+    # The earlier one gets the audio of the later one: what counts is the order of the assignment file.
+    source, target = (corpus.audio(line["video_id"], "germany") for line in (later, earlier))
+    shutil.copy(source, target)
     corpus.sync()
     flags = {
-        r["video_id"]: r["twin_split"]
-        for c in corpus.contents().values()
-        for r in c["recordings"]
-        if r["twin_split"]
+        name: (recording["twin_of"], recording["twin_split"])
+        for name, recording in (corpus.recordings("estonia") | corpus.recordings("germany")).items()
+        if recording["twin_of"] or recording["twin_split"]
     }
-    assert len(flags) == 1
+    assert flags == {later["video_id"]: (earlier["item"], earlier["split"])}
+
+
+@pytest.mark.parametrize("content", [{}, {"content": "1000-stale"}])
+def test_a_new_copy_is_the_twin_of_what_was_assigned_before_contents_were_noted(corpus, content):
+    lines = corpus.assigned()
+    for line in lines:
+        line.pop("content")
+    corpus.assign([line | content for line in lines])
+    original = next(line for line in lines if line["country"] == "germany" and line["split"] == "test")
+    # The copy comes before its original in the order of names and of countries.
+    corpus.add("albania", "a_copy", seconds=10)
+    source = corpus.audio(original["video_id"], "germany")
+    shutil.copy(source, corpus.root / f"albania/{AUDIO}/a_copy.wav")
+    corpus.sync()
+    copy = corpus.recordings("albania")["a_copy"]
+    assert (copy["split"], copy["twin_of"]) == ("test", original["item"])
+    assert corpus.recordings("germany")[original["video_id"]]["twin_of"] is None
 
 
 def test_new_twins_stay_together(tmp_path):
     made = Corpus(tmp_path)
-    for number in range(40):
-        corpora.add_recording(made.root, "malta", f"m{number:02d}", 8)
-    audio = made.root / "malta/downloaded_audio/mp4_converted"
+    made.add("malta", *(f"m{number:02d}" for number in range(40)))
     for number in range(0, 40, 2):
+        audio = made.root / "malta" / AUDIO
         shutil.copy(audio / f"m{number:02d}.wav", audio / f"m{number + 1:02d}.wav")
     made.sync()
-    split = {r["video_id"]: c["split"] for c in made.contents().values() for r in c["recordings"]}
-    assert all(split[f"m{n:02d}"] == split[f"m{n + 1:02d}"] for n in range(0, 40, 2))
-    assert set(split.values()) == set(FRACTIONS)
+    splits = made.splits("malta")
+    assert all(splits[f"m{n:02d}"] == splits[f"m{n + 1:02d}"] for n in range(0, 40, 2))
+    assert set(splits.values()) == set(FRACTIONS)
 
 
 def test_unusable_files_are_listed_with_their_country(corpus):
-    for name, raw in {
-        "cut": b'{"audio_file": "x',
-        "empty": b"",
-        "list": b"[]",
-        "nothing": b'{"segments": []}',
-    }.items():
+    expected = {"unknown_t1_aligned.json": "no_audio_file", "summary.json": "not_an_alignment_name"}
+    for name, raw, reason in (
+        ("cut", b'{"audio_file": "x', "json_damaged"),
+        ("empty", b"", "json_empty"),
+        ("list", b"[]", "json_not_an_object"),
+        ("nothing", b'{"segments": []}', "no_segments"),
+    ):
         corpora.write_alignment(corpus.root, "estonia", name, raw)
+        expected[f"{name}_aligned.json"] = reason
     corpora.write_alignment(corpus.root, "estonia", "unknown_t1", {"segments": [{"start": 1}]})
-    (corpus.root / "estonia/Alignment/alignment_output/summary.json").write_text("{}")
+    (corpus.root / f"estonia/{ALIGNED}/summary.json").write_text("{}")
     assert corpus.changed() == set()
-    reasons = {row["file"]: row["reason"] for row in corpus.country("estonia")["rejected"]}
-    assert reasons == {
-        "cut_aligned.json": "json_damaged",
-        "empty_aligned.json": "json_empty",
-        "list_aligned.json": "json_not_an_object",
-        "nothing_aligned.json": "no_segments",
-        "unknown_t1_aligned.json": "no_audio_file",
-        "summary.json": "not_an_alignment_name",
-    }
-    assert corpus.country("estonia")["files"] == 5 + 6
+    country = corpus.country("estonia")
+    assert {row["file"]: row["reason"] for row in country["rejected"]} == expected
+    assert country["files"] == 5 + 6
 
 
 def test_ids_that_are_prefixes_or_case_twins_of_each_other_stay_apart(tmp_path):
     made = Corpus(tmp_path)
-    for video_id in ("a", "a_b", "a_b_c", "A", "día 1.2", "día 1"):
-        corpora.add_recording(made.root, "spain", video_id, 8)
+    names = {"a", "a_b", "a_b_c", "A", "día 1.2", "día 1"}
+    made.add("spain", *names)
     made.sync()
-    homes = {r["video_id"]: r for c in made.contents().values() for r in c["recordings"]}
-    assert set(homes) == {"a", "a_b", "a_b_c", "A", "día 1.2", "día 1"}
-    for video_id, recording in homes.items():
-        assert Path(recording["transcripts"][0]["audio"]["path"]).stem == video_id
-        assert recording["transcripts"][0]["transcript_id"] == "t1"
+    recordings = made.recordings()
+    assert set(recordings) == names == {made.audio(name).stem for name in names}
+    assert all(recordings[name]["transcripts"][0]["transcript_id"] == "t1" for name in names)
+    assert all(made.audio(name).stem == name for name in names)
 
 
 def test_audio_file_is_taken_from_the_name_where_the_json_has_none(tmp_path):
     made = Corpus(tmp_path)
-    for video_id in ("x", "x_1"):
-        corpora.add_recording(made.root, "spain", video_id, 8)
-    path = made.root / "spain/Alignment/alignment_output/x_1_t1_aligned.json"
-    path.write_text(json.dumps({"segments": json.loads(path.read_bytes())["segments"]}))
+    made.add("spain", "x", "x_1")
+    edit(made.root / f"spain/{ALIGNED}/x_1_t1_aligned.json", lambda value: value.pop("audio_file"))
     made.sync()
-    recordings = {r["video_id"]: r["transcripts"] for c in made.contents().values() for r in c["recordings"]}
-    assert recordings["x_1"][0]["transcript_id"] == "t1" and recordings["x_1"][0]["audio"]["path"].endswith(
-        "x_1.wav"
-    )
+    assert made.recordings()["x_1"]["transcripts"][0]["transcript_id"] == "t1"
+    assert made.audio("x_1").name == "x_1.wav"
 
 
 @pytest.mark.parametrize(
@@ -254,28 +271,17 @@ def test_audio_file_is_taken_from_the_name_where_the_json_has_none(tmp_path):
 )
 def test_audio_is_found_by_map_by_relative_path_or_by_stem(tmp_path, written):
     made = Corpus(tmp_path)
-    made.options["path_map"] = (
-        {"/old/place": str(tmp_path / "elsewhere")} if written.startswith("/old") else {}
-    )
-    where = tmp_path / "elsewhere" if written.startswith("/old") else made.root / "spain/downloaded_audio/m"
+    where = made.root / "spain/downloaded_audio/m"
+    if written.startswith("/old"):
+        where = tmp_path / "elsewhere"
+        made.options["path_map"] = {"/old/place": str(where)}
     where.mkdir(parents=True)
-    name = "rec.opus" if written.startswith("/old") else "rec.wav"
-    (where / name).write_bytes(b"bytes")
-    corpora.write_alignment(
-        made.root, "spain", "rec_t", {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
-    )
+    path = where / Path(written).name
+    path.write_bytes(b"bytes")
+    value = {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
+    corpora.write_alignment(made.root, "spain", "rec_t", value)
     made.sync()
-    (content,) = made.contents().values()
-    assert content["recordings"][0]["transcripts"][0]["audio"]["path"] == str(where / name)
-
-
-def test_missing_audio_is_noted_and_its_coming_changes_the_partition(corpus):
-    path = corpus.root / "germany/downloaded_audio/mp4_converted/rec_0008.wav"
-    raw, home = path.read_bytes(), corpus.home("rec_0008")
-    path.unlink()
-    assert corpus.changed() == {home}
-    path.write_bytes(raw)
-    assert corpus.changed() == {home}
+    assert made.audio("rec") == path
 
 
 def test_no_corpus_and_an_empty_folder_keep_what_is_there(corpus):
@@ -318,17 +324,15 @@ def test_a_damaged_assignment_is_never_remade(corpus):
     ],
 )
 def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
-    path = corpus.folder / "assignment.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    row = next(row for row in rows if row["split"] == "train")
-    row.update(change)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = corpus.assigned()
+    next(line for line in lines if line["split"] == "train").update(change)
+    corpus.assign(lines)
     with pytest.raises(MillraceError, match="do not agree"):
         corpus.sync()
 
 
 def test_an_alignment_file_that_names_itself_as_its_audio_stops_nothing(corpus):
-    path = corpus.root / "estonia/Alignment/alignment_output/self_t1_aligned.json"
+    path = corpus.root / f"estonia/{ALIGNED}/self_t1_aligned.json"
     path.write_text(json.dumps({"audio_file": str(path), "segments": [{"start": 1, "end": 5}]}))
     corpus.sync()
     assert corpus.changed() == set() and corpus.home("self_t1_aligned")
@@ -339,39 +343,82 @@ def test_a_lost_cache_costs_time_and_changes_nothing(corpus):
     assert corpus.changed() == set()
 
 
-def test_a_renamed_recording_keeps_its_split(corpus):
+@pytest.mark.parametrize("folder", ["germany", "deutschland"])
+def test_a_renamed_recording_keeps_its_split(corpus, folder):
     before = corpus.splits("germany")
+    (name,) = (video_id for video_id, split in before.items() if split == "test")
     germany = corpus.root / "germany"
-    for path in [*germany.glob("downloaded_audio/*/*"), *germany.glob("Alignment/*/*")]:
+    for path in germany.glob(f"*/*/{name}*"):
         path.rename(path.with_name(f"new {path.name}"))
-    for path in germany.glob("Alignment/*/*"):
-        path.write_text(path.read_text().replace("mp4_converted/rec", "mp4_converted/new rec"))
+    for path in germany.glob("Alignment/*/new *"):
+        path.write_text(path.read_text().replace(f"mp4_converted/{name}", f"mp4_converted/new {name}"))
     # A folder may change its name too.
-    germany.rename(corpus.root / "deutschland")
+    germany.rename(corpus.root / folder)
     corpus.sync()
-    after = corpus.splits("deutschland")
-    assert len(after) == 12
-    assert {name: before[name.removeprefix("new ")] for name in after} == after
+    assert corpus.splits(folder) == {f"new {name}" if key == name else key: before[key] for key in before}
+
+
+def test_splits_of_a_country_do_not_depend_on_the_hours_of_others(tmp_path):
+    alone, beside = (Corpus(tmp_path / name) for name in ("alone", "beside"))
+    corpora.make_corpus(beside.root, {"germany": 9}, seconds=20)
+    beside.options["split_fractions"] = {"train": 1.0, "validation": 0.0, "test": 0.0}
+    beside.sync()
+    beside.options["split_fractions"] = FRACTIONS
+    for made in (alone, beside):
+        for number in range(12):
+            corpora.add_recording(made.root, "estonia", f"e{number:02d}", 8 + number)
+        made.sync()
+    assert set(beside.splits("germany").values()) == {"train"}
+    assert beside.splits("estonia") == alone.splits("estonia")
+
+
+@pytest.mark.parametrize("everything", [None, 0, 12])
+def test_max_recordings_takes_the_first_and_a_larger_number_only_adds(corpus, everything):
+    assigned, before, homes = corpus.assigned(), corpus.contents(), {}
+    for number in (3, 7):
+        corpus.options["max_recordings"] = number
+        corpus.sync()
+        recordings = {name: r["home"] for name, r in corpus.recordings("germany").items()}
+        assert sorted(recordings) == [f"rec_{n:04d}" for n in range(number)]
+        assert recordings.items() >= homes.items()
+        homes, country = recordings, corpus.country("germany")
+        assert (country["recordings"], country["transcripts"], country["files"]) == (number, number, 12)
+        # Left out by choice, and listed: the ledger of files adds up.
+        assert [row["reason"] for row in country["rejected"]] == ["over_max_recordings"] * (12 - number)
+        assert str(number) in country["rejected"][0]["detail"]
+    assert corpus.country("estonia")["rejected"] == [] and len(corpus.splits("estonia")) == 5
+    corpus.options["max_recordings"] = everything
+    corpus.sync()
+    assert corpus.contents() == before and corpus.assigned() == assigned
+
+
+def test_with_max_recordings_a_new_recording_replaces_none(tmp_path):
+    made = Corpus(tmp_path)
+    made.options["max_recordings"] = 2
+    corpora.make_corpus(made.root, {"malta": 4}, seconds=10)
+    made.sync()
+    before = made.splits("malta")
+    made.add("malta", "a_first_by_name", seconds=10)
+    made.sync()
+    assert made.splits("malta") == before and sorted(before) == ["rec_0000", "rec_0001"]
+    # What was left out was never placed: it is not bound to a split.
+    assert len(made.assigned()) == 2
 
 
 def test_one_absurd_time_does_not_outweigh_the_corpus(tmp_path):
     made = Corpus(tmp_path)
     made.options["partition_hours"] = 1.0
-    for number in range(60):
-        corpora.add_recording(made.root, "malta", f"m{number:02d}", 8)
-    path = made.root / "malta/Alignment/alignment_output/m07_t1_aligned.json"
-    value = json.loads(path.read_bytes())
-    value["segments"].append({**value["segments"][0], "start": 900_000, "end": 900_004})
-    path.write_text(json.dumps(value))
+    made.add("malta", *(f"m{number:02d}" for number in range(60)))
+    absurd = {"start": 900_000, "end": 900_004, "human_text": "a"}
+    path = made.root / f"malta/{ALIGNED}/m07_t1_aligned.json"
+    edit(path, lambda value: value["segments"].append(absurd))
     made.sync()
-    counts = dict.fromkeys(FRACTIONS, 0)
-    for content in made.contents().values():
-        counts[content["split"]] += len(content["recordings"])
-    assert counts["train"] in range(46, 50) and min(counts.values()) >= 5
+    counts = Counter(made.splits("malta").values())
+    assert counts["train"] in range(46, 50) and len(counts) == 3 and min(counts.values()) >= 5
 
 
 def test_what_is_no_regular_file_is_listed_and_read_from_by_nobody(corpus):
-    folder = corpus.root / "estonia/Alignment/alignment_output"
+    folder = corpus.root / "estonia" / ALIGNED
     (folder / "dir_t1_aligned.json").mkdir()
     (folder / "gone_t1_aligned.json").symlink_to("nowhere")
     (folder / "loop_t1_aligned.json").symlink_to("loop_t1_aligned.json")
@@ -389,43 +436,29 @@ def test_what_is_no_regular_file_is_listed_and_read_from_by_nobody(corpus):
 
 def test_links_upwards_end_and_only_regular_files_are_audio(tmp_path):
     made = Corpus(tmp_path)
-    audio = made.root / "spain/downloaded_audio"
-    for video_id in ("a", "b", "c", "d"):
-        corpora.add_recording(made.root, "spain", video_id, 8)
+    made.add("spain", *"abcd")
+    converted = made.root / "spain" / AUDIO
+    streams = converted.with_name("m3u8_streams")
+    streams.mkdir()
     for number in range(6):
-        (audio / "mp4_converted" / f"up{number}").symlink_to("..")
-    for video_id, make in {
-        "a": os.mkfifo,
-        "b": os.mkdir,
-        "c": lambda path: os.symlink("nowhere", path),
-    }.items():
-        (audio / "m3u8_streams").mkdir(exist_ok=True)
-        shutil.move(audio / f"mp4_converted/{video_id}.wav", audio / "m3u8_streams")
-        make(audio / f"mp4_converted/{video_id}.wav")
+        (converted / f"up{number}").symlink_to("..")
+    makers = {"a": os.mkfifo, "b": os.mkdir, "c": lambda path: os.symlink("nowhere", path)}
+    for video_id, make in makers.items():
+        shutil.move(converted / f"{video_id}.wav", streams)
+        make(converted / f"{video_id}.wav")
     for name in ("d.nfo", "d.aaa", "._d.aac", "d.opus.part"):
-        (audio / "mp4_converted" / name).write_text("not audio")
+        (converted / name).write_text("not audio")
     made.sync()
-    found = {
-        r["video_id"]: Path(r["transcripts"][0]["audio"]["path"])
-        for c in made.contents().values()
-        for r in c["recordings"]
-    }
-    assert all(found[video_id] == audio / f"m3u8_streams/{video_id}.wav" for video_id in "abc")
-    assert found["d"] == audio / "mp4_converted/d.wav"
+    assert all(made.audio(video_id) == streams / f"{video_id}.wav" for video_id in makers)
+    assert made.audio("d") == converted / "d.wav"
 
 
 def test_twins_by_normal_form_have_each_their_own_audio(tmp_path):
     made = Corpus(tmp_path)
     names = {unicodedata.normalize(form, "día") for form in ("NFC", "NFD")}
-    for name in names:
-        corpora.add_recording(made.root, "spain", name, 8)
+    made.add("spain", *names)
     made.sync()
-    found = {
-        r["video_id"]: r["transcripts"][0]["audio"]["path"]
-        for c in made.contents().values()
-        for r in c["recordings"]
-    }
-    assert {name: Path(path).stem for name, path in found.items()} == {name: name for name in names}
+    assert set(made.recordings()) == names and all(made.audio(name).stem == name for name in names)
 
 
 def test_names_that_are_not_utf8_are_listed_and_stop_nothing(corpus):
@@ -435,9 +468,8 @@ def test_names_that_are_not_utf8_are_listed_and_stop_nothing(corpus):
     audio = corpus.root / "estonia/downloaded_audio/mp4_converted"
     shutil.copy(audio / "rec_0001.wav", audio / os.fsdecode(b"caf\xe9.wav"))
     before = corpus.files()
-    found = corpus.sync()
+    (name,) = set(corpus.sync().partitions) - {"germany", "estonia"}
     assert corpus.files() == before
-    (name,) = set(found.partitions) - {"germany", "estonia"}
     (row,) = corpus.country(name)["rejected"]
     assert row["reason"] == "name_not_utf8"
 
@@ -457,20 +489,17 @@ def test_a_country_name_of_any_length_makes_names_that_fit(tmp_path):
     made = Corpus(tmp_path)
     long = {"é" * 60, "é" * 61, "c" * 200}
     for country in long:
-        corpora.add_recording(made.root, country, "r", 8)
-    found = made.sync()
-    assert len(found.partitions) == 3 and all(len(name) <= 100 for name in found.partitions)
+        made.add(country, "r")
+    names = list(made.sync().partitions)
+    assert len(names) == 3 and all(len(name) <= 100 and unquote(name, errors="strict") for name in names)
     assert {c["country"] for c in made.contents().values()} == long
-    for name in found.partitions:
-        unquote(name, errors="strict")
 
 
 def test_country_names_that_need_quoting(tmp_path):
     made = Corpus(tmp_path)
-    corpora.add_recording(made.root, "bosnia & herz.", "r", 8)
-    found = made.sync()
-    (name,) = found.partitions
-    assert name == "bosnia%20%26%20herz%2E" and found.partitions[name][0].startswith(name)
+    made.add("bosnia & herz.", "r")
+    ((name, partitions),) = made.sync().partitions.items()
+    assert name == "bosnia%20%26%20herz%2E" and partitions[0].startswith(name)
 
 
 def test_an_audio_folder_that_may_not_be_read_stops_instead_of_making_its_audio_missing(tmp_path: Path):

@@ -1,5 +1,4 @@
-"""The columns and status words of a manifest, apart from how it is made: merging tables needs no audio
-library."""
+"""Columns and status words of the lane's tables, apart from how they are made: no audio library is needed."""
 
 from __future__ import annotations
 
@@ -13,60 +12,50 @@ PROCESSING = "error_local_tar_processing"
 MISSING_SOURCE = "error_local_tar_missing_source"
 AUDIO_LOAD = "error_local_tar_audio_load"
 
+_TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
+
+# Which segment: country to transcript.
+_IDENTITY = [(name, _TEXT) for name in ("key", "country", "language", "video_id", "transcript_id")]
+# What is said in it, and how far the recogniser is from that.
+_WORDS = [("asr_transcript", _TEXT), ("human_transcript", _TEXT), ("cer", _REAL), ("wer", _REAL)]
+_SPAN = [("start_seconds", _REAL), ("end_seconds", _REAL)]
+
+# A row of a manifest part, and of <country>_manifest.csv.
 SCHEMA = pa.schema(
     [
-        ("key", pa.string()),
-        ("country", pa.string()),
-        ("language", pa.string()),
-        ("video_id", pa.string()),
-        ("transcript_id", pa.string()),
-        ("source_audio_path", pa.string()),
-        ("start_seconds", pa.float64()),
-        ("end_seconds", pa.float64()),
-        ("duration_seconds", pa.float64()),
-        ("asr_transcript", pa.string()),
-        ("human_transcript", pa.string()),
-        ("cer", pa.float64()),
-        ("wer", pa.float64()),
-        ("original_transcript_start_idx", pa.float64()),
-        ("original_transcript_end_idx", pa.float64()),
-        ("status", pa.string()),
-        ("error_message", pa.string()),
-        ("batch_id", pa.string()),
-        ("split", pa.string()),
-        ("subset_id", pa.int64()),
+        *_IDENTITY,
+        ("source_audio_path", _TEXT),
+        *_SPAN,
+        ("duration_seconds", _REAL),
+        *_WORDS,
+        ("original_transcript_start_idx", _REAL),
+        ("original_transcript_end_idx", _REAL),
+        ("status", _TEXT),
+        ("error_message", _TEXT),
+        ("batch_id", _TEXT),
+        ("split", _TEXT),
+        ("subset_id", _WHOLE),
     ]
 )
 
-
+# A segment in a tar: where it lies (offset and size of the audio in bytes), and what it holds.
 INDEX_SCHEMA = pa.schema(
     [
-        ("key", pa.string()),
-        ("country", pa.string()),
-        ("language", pa.string()),
-        ("video_id", pa.string()),
-        ("transcript_id", pa.string()),
-        ("split", pa.string()),
-        ("subset_id", pa.int64()),
-        ("shard", pa.string()),
-        ("member", pa.string()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
-        ("samples", pa.int64()),
+        *_IDENTITY,
+        ("split", _TEXT),
+        ("subset_id", _WHOLE),
+        ("shard", _TEXT),
+        ("member", _TEXT),
+        ("offset", _WHOLE),
+        ("size", _WHOLE),
+        ("samples", _WHOLE),
         ("sample_rate", pa.int32()),
-        ("duration_seconds", pa.float64()),
-        ("start_seconds", pa.float64()),
-        ("end_seconds", pa.float64()),
-        ("asr_transcript", pa.string()),
-        ("human_transcript", pa.string()),
-        ("cer", pa.float64()),
-        ("wer", pa.float64()),
-        ("sha256", pa.string()),
+        ("duration_seconds", _REAL),
+        *_SPAN,
+        *_WORDS,
+        ("sha256", _TEXT),
     ]
 )
 
-
-STATUS_SCHEMA = pa.schema([("key", pa.string()), ("status", pa.string()), ("error_message", pa.string())])
-
-
+STATUS_SCHEMA = pa.schema([("key", _TEXT), ("status", _TEXT), ("error_message", _TEXT)])
 SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, STATUS_SCHEMA])

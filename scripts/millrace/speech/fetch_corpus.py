@@ -16,31 +16,16 @@ from millrace.speech.demo.prompts import LANGUAGES
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument(
-        "--countries-root", type=Path, required=True, help="folder that gets one folder a country"
-    )
-    parser.add_argument(
-        "--index", type=Path, required=True, help="JSON file that describes the corpus; written last"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=42, help="of texts, order, lengths and ASR errors (%(default)s)"
-    )
-    parser.add_argument(
-        "--languages",
-        nargs="+",
-        choices=sorted(LANGUAGES),
-        default=sorted(LANGUAGES),
-        help="default: all five",
-    )
-    parser.add_argument(
-        "--source",
-        choices=demo_corpus.SOURCES,
-        default="auto",
-        help="recorded speech from Debian packages, synthesised speech, or what works (%(default)s)",
-    )
-    parser.add_argument(
-        "--threads", type=cli.positive_int, default=2, help="countries at a time (%(default)s)"
-    )
+    add = parser.add_argument
+    add("--countries-root", type=Path, required=True, help="folder that gets one folder a country")
+    add("--index", type=Path, required=True, help="JSON file that describes the corpus; written last")
+    seed_help = "of texts, order, lengths and ASR errors (default %(default)s)"
+    add("--seed", type=int, default=42, help=seed_help)
+    languages = sorted(LANGUAGES)
+    add("--languages", nargs="+", choices=languages, default=languages, help="default: all five")
+    source_help = "recorded prompts from Debian packages, synthesis, or what works (default %(default)s)"
+    add("--source", choices=demo_corpus.SOURCES, default="auto", help=source_help)
+    add("--threads", type=cli.positive_int, default=2, help="countries at a time (default %(default)s)")
     return parser
 
 

@@ -6,6 +6,7 @@ Input is a partition file as the workflow keeps it in step with the corpus (resu
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 import pyarrow.parquet as pq
 
@@ -16,15 +17,14 @@ from millrace.speech.manifest.segments import Limits
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--partition", required=True, help="partition file (JSON)")
-    parser.add_argument("--min-duration", type=cli.positive_float, default=3.0, help="seconds (default 3)")
-    parser.add_argument("--max-duration", type=cli.positive_float, default=20.0, help="seconds (default 20)")
-    parser.add_argument("--manifest", required=True, help="output: segments (parquet)")
-    parser.add_argument(
-        "--recordings", required=True, help="output: recordings with their split and hours (JSON)"
-    )
-    parser.add_argument("--rejects", required=True, help="output: what was rejected, and why (JSONL)")
-    parser.add_argument("--ledger", required=True, help="output: counts (JSON)")
+    add = parser.add_argument
+    add("--partition", required=True, help="partition file (JSON)")
+    add("--min-duration", type=cli.positive_float, default=3.0, help="seconds (default %(default)s)")
+    add("--max-duration", type=cli.positive_float, default=20.0, help="seconds (default %(default)s)")
+    add("--manifest", required=True, help="output: segments (parquet)")
+    add("--recordings", required=True, help="output: recordings with their split and hours (JSON)")
+    add("--rejects", required=True, help="output: what was rejected, and why (JSONL)")
+    add("--ledger", required=True, help="output: counts (JSON)")
     return parser
 
 
@@ -36,17 +36,17 @@ def main(argv: list[str] | None = None) -> None:
     with atomic.replacing(args.manifest) as partial:
         pq.write_table(result.table(), partial, compression="zstd")
     atomic.write_json(args.recordings, result.recordings)
-    jsonl.write_lines(args.rejects, manifest.reject_rows(result.rejects))
+    jsonl.write_lines(args.rejects, map(asdict, result.rejects))
     atomic.write_json(args.ledger, result.ledger.as_dict())
     ledger = result.ledger
-    cli.log.info(
-        "%s: %d segments found, %d in the manifest, %d rejected %s",
-        partition["partition"],
+    counts = (
         ledger.rows_in,
         ledger.rows_out,
         ledger.rows_rejected,
         dict(sorted(ledger.rejected.items())) or "",
     )
+    message = "%s: %d segments found, %d in the manifest, %d rejected %s"
+    cli.log.info(message, partition["partition"], *counts)
     for recording in result.recordings:
         for warning in recording["warnings"]:
             cli.log.warning("%s: %s", recording["source_audio_path"], warning)

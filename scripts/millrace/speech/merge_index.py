@@ -14,12 +14,11 @@ from millrace.speech.columns import INDEX_SCHEMA
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--indices", required=True, nargs="+", help="index of each country (parquet)")
-    parser.add_argument("--ledgers", required=True, nargs="+", help="ledger of each country (JSON)")
-    parser.add_argument("--index", required=True, help="output: index of all segments (parquet)")
-    parser.add_argument(
-        "--ledger", required=True, help="output: ledgers of all countries and their total (JSON)"
-    )
+    add = parser.add_argument
+    add("--indices", required=True, nargs="+", help="index of each country (parquet)")
+    add("--ledgers", required=True, nargs="+", help="ledger of each country (JSON)")
+    add("--index", required=True, help="output: index of all segments (parquet)")
+    add("--ledger", required=True, help="output: ledgers of all countries and their total (JSON)")
     return parser
 
 

@@ -11,14 +11,11 @@ from millrace.speech.country import tables as country_tables
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--country", required=True, help="country file of the partitions (JSON)")
-    parser.add_argument(
-        "--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet"
-    )
-    parser.add_argument(
-        "--manifest", required=True, help="output: <country>_manifest.csv, every row still pending"
-    )
-    parser.add_argument("--splits", required=True, help="output: <country>_splits.csv")
+    add = parser.add_argument
+    add("--country", required=True, help="country file of the partitions (JSON)")
+    add("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")
+    add("--manifest", required=True, help="output: <country>_manifest.csv, every row still pending")
+    add("--splits", required=True, help="output: <country>_splits.csv")
     return parser
 
 
@@ -29,16 +26,14 @@ def main(argv: list[str] | None = None) -> None:
     parts = [country_tables.PartitionFiles(name, args.manifest_dir) for name in country["partitions"]]
     rows = (row for part in parts for row in part.rows())
     segments = country_tables.write_manifest_csv(args.manifest, rows)
-    country_tables.write_splits_csv(args.splits, parts)
+    recordings = [recording for part in parts for recording in jsonl.read(part.recordings)]
+    country_tables.write_splits_csv(args.splits, recordings)
     hours: dict[str, float] = defaultdict(float)
-    for part in parts:
-        for recording in jsonl.read(part.recordings):
-            hours[recording["split"]] += recording["duration_hours"] or 0.0
+    for recording in recordings:
+        hours[recording["split"]] += recording["duration_hours"] or 0.0
     total = sum(hours.values()) or 1.0
-    shares = ", ".join(
-        f"{split} {hours[split]:.2f} h ({100 * hours[split] / total:.1f} %)" for split in sorted(hours)
-    )
-    cli.log.info("%s: %d segments; %s", country["country"], segments, shares or "no recordings")
+    shares = [f"{split} {h:.2f} h ({100 * h / total:.1f} %)" for split, h in sorted(hours.items())]
+    cli.log.info("%s: %d segments; %s", country["country"], segments, ", ".join(shares) or "no recordings")
 
 
 if __name__ == "__main__":

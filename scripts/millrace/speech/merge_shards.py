@@ -22,26 +22,17 @@ from millrace.speech.shards import sweep
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--country", required=True, help="country file of the partitions (JSON)")
-    parser.add_argument(
-        "--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet"
-    )
-    parser.add_argument(
-        "--shards-dir", required=True, help="folder that holds the tars and partitions/<id>/index.parquet"
-    )
-    parser.add_argument(
-        "--max-error-fraction", type=float, default=0.1, help="share of errors allowed (default 0.1)"
-    )
-    parser.add_argument(
-        "--manifest", required=True, help="output: <country>_manifest.csv with final statuses"
-    )
-    parser.add_argument("--index", required=True, help="output: index of the country's segments (parquet)")
-    parser.add_argument("--rejects", required=True, help="output: what was rejected, and why (CSV)")
-    parser.add_argument("--ledger", required=True, help="output: counts (JSON)")
-    parser.add_argument(
-        "--nemo", required=True, nargs=3, metavar="JSONL", help=f"outputs: NeMo manifests of {SPLITS}"
-    )
-    parser.add_argument("--error-list", required=True, help="where the rejects go when there are too many")
+    add = parser.add_argument
+    add("--country", required=True, help="country file of the partitions (JSON)")
+    add("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")
+    add("--shards-dir", required=True, help="folder that holds the tars and partitions/<id>/index.parquet")
+    add("--max-error-fraction", type=float, default=0.1, help="share of errors allowed (default %(default)s)")
+    add("--manifest", required=True, help="output: <country>_manifest.csv with final statuses")
+    add("--index", required=True, help="output: index of the country's segments (parquet)")
+    add("--rejects", required=True, help="output: what was rejected, and why (CSV)")
+    add("--ledger", required=True, help="output: counts (JSON)")
+    add("--nemo", required=True, nargs=3, metavar="JSONL", help=f"outputs: NeMo manifests of {SPLITS}")
+    add("--error-list", required=True, help="where the rejects go when there are too many")
     return parser
 
 
@@ -49,25 +40,22 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
-    parts = [
-        country_tables.PartitionFiles(p, args.manifest_dir, args.shards_dir) for p in country["partitions"]
-    ]
+    names, folders = country["partitions"], (args.manifest_dir, args.shards_dir)
+    parts = [country_tables.PartitionFiles(name, *folders) for name in names]
     index = pa.concat_tables([INDEX_SCHEMA.empty_table(), *(part.shard_rows() for part in parts)])
-    found = country_ledger.balance(country, parts, index.num_rows)
-    country_tables.write_rejects_csv(args.error_list, found.rejects)
-    country_ledger.check_errors(found, args.max_error_fraction, args.error_list)
+    balance = country_ledger.balance(country, parts, index.num_rows)
+    country_tables.write_rejects_csv(args.error_list, balance.rejects)
+    country_ledger.check_errors(balance, args.max_error_fraction, args.error_list)
     country_tables.write_manifest_csv(args.manifest, (row for part in parts for row in part.final_rows()))
-    country_tables.write_rejects_csv(args.rejects, found.rejects)
+    country_tables.write_rejects_csv(args.rejects, balance.rejects)
     country_tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), index.to_pylist())
-    name = safe_name(country["country"])
-    for path in sweep.sweep_country(
-        Path(args.shards_dir), Path(args.manifest_dir), name, set(country["partitions"])
-    ):
+    shards_dir, manifest_dir = Path(args.shards_dir), Path(args.manifest_dir)
+    for path in sweep.sweep_country(shards_dir, manifest_dir, safe_name(country["country"]), set(names)):
         cli.log.info("removed %s: its recordings are gone", path)
-    atomic.write_json(args.ledger, found.as_dict(country))
+    atomic.write_json(args.ledger, balance.as_dict(country))
     with atomic.replacing(args.index) as partial:
         pq.write_table(index, partial, compression="zstd")
-    total = found.segments
+    total = balance.segments
     message = "%s: %d segments found = %d in shards + %d rejected"
     cli.log.info(message, country["country"], total.rows_in, total.rows_out, total.rows_rejected)
 

@@ -18,10 +18,7 @@ _FILE = re.compile(rf"\.{{0,2}}(?P<shard>{_ID.pattern})\.(?:tar|index\.parquet)(
 
 
 def safe_name(name: str) -> str:
-    """A country's name as it may stand in file names and wildcards.
-
-    urllib.parse.unquote gives it back, unless it is so long that a digest stands for its end.
-    """
+    """A name for file names and wildcards; unquote gives it back, unless a digest stands for its end."""
     if len(safe := _quoted(name)) <= _LONGEST_NAME:
         return safe
     end, head = f"~{jsonl.digest(name)[:16]}", name
@@ -36,8 +33,7 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Partition:
-    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, with 100 numbers of its
-    own."""
+    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, numbers `first` to + 99."""
 
     country: str
     folder: str
@@ -45,7 +41,7 @@ class Partition:
 
     @classmethod
     def parse(cls, partition_id: str) -> Partition | None:
-        """From `<country>-<split>[-<subset>]-<NNNNN>`; None where it is not of this form."""
+        """From `<country>-<split>[-<subset>]-<NNNNN>`; None if it is not of this form."""
         match = _ID.fullmatch(partition_id)
         if not match or int(match["number"]) % SHARD_NUMBERS:
             return None
@@ -66,8 +62,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """What a file's name says: its partition, its shard (the tar's name without suffix), the ending of a
-    temporary."""
+    """A file's name: its partition, its shard (the tar's name without suffix), the ending of a temporary."""
 
     partition: Partition
     shard: str

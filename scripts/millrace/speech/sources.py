@@ -26,6 +26,7 @@ class Settings:
     countries: list[str] = field(default_factory=list)
     path_map: Mapping[str, str] = field(default_factory=dict)
     language_map: Mapping[str, str] = field(default_factory=dict)
+    max_recordings: int | None = None
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
@@ -48,6 +49,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         raise SourcesMissing(f"no alignment files under {root}")
 
     assignment = splits.load(settings.assignment_file, settings.partition_hours)
+    for country in countries:
+        splits.limit(country, assignment, settings.max_recordings)
     twins.find(countries, assignment, audio)
     twins.note_contents(countries, assignment, audio)
     for country in countries:

@@ -107,7 +107,7 @@ def test_a_damaged_dev_split_is_an_error_and_a_missing_one_is_not(tmp_path):
 
 
 def test_batches_of_all_lengths_hold_no_more_than_the_longest_clips_may(tmp_path):
-    """Calibrated rows of short clips say nothing of long ones, which dev and the naive pipeline put beside
+    """Calibrated rows of short clips say nothing of long ones, which dev and the baseline put beside
     them."""
     folder, calibrated = write(tmp_path), tmp_path / "calibrated_bs.json"
     atomic.write_json(calibrated, {"b_0_3": {"batch_size": 900}, "b_3_5": {"batch_size": 2}})

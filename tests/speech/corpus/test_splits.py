@@ -22,9 +22,7 @@ def grow(lengths: list[float], steps: list[int], fractions: dict = FRACTIONS) ->
             counts[split] += 1
         done += len(batch)
         if done >= 3:
-            assert all(counts[split] for split, share in fractions.items() if share > 0), (
-                f"after {done}: {counts}"
-            )
+            assert all(counts[split] for split, share in fractions.items() if share > 0), (done, counts)
         history.append(dict(hours))
     return history
 
@@ -35,17 +33,14 @@ def grow(lengths: list[float], steps: list[int], fractions: dict = FRACTIONS) ->
 def test_hours_are_within_a_fifth_of_the_fractions_from_100_recordings_on(mode, spread, seed):
     rng = random.Random(seed)
     count = rng.choice([100, 150, 250])
-    lengths = [
-        rng.uniform(0.05, 0.25) if spread == "even" else min(rng.lognormvariate(0, 0.8), 6)
-        for _ in range(count)
-    ]
-    steps = {"one batch": [count], "one by one": [1] * count}.get(mode) or [
-        rng.choice([1, 7, 30]) for _ in range(count)
-    ]
-    held = grow(lengths, steps)[-1]
-    total = sum(held.values())
+    draw = {"even": lambda: rng.uniform(0.05, 0.25), "long tail": lambda: min(rng.lognormvariate(0, 0.8), 6)}
+    lengths = [draw[spread]() for _ in range(count)]
+    mixed = [rng.choice([1, 7, 30]) for _ in range(count)]
+    steps = {"one batch": [count], "one by one": [1] * count, "mixed": mixed}[mode]
+    sums = grow(lengths, steps)[-1]
+    total = sum(sums.values())
     for split, share in FRACTIONS.items():
-        assert abs(held[split] / total / share - 1) <= 0.2, (split, held)
+        assert abs(sums[split] / total / share - 1) <= 0.2, (split, sums)
 
 
 def test_one_recording_is_train_and_the_second_is_not():
@@ -55,8 +50,8 @@ def test_one_recording_is_train_and_the_second_is_not():
 
 
 def test_a_fraction_of_zero_gets_nothing():
-    held = grow([0.1] * 50, [50], {"train": 0.9, "validation": 0.1, "test": 0.0})[-1]
-    assert held["test"] == 0 and held["validation"] > 0
+    sums = grow([0.1] * 50, [50], {"train": 0.9, "validation": 0.1, "test": 0.0})[-1]
+    assert sums["test"] == 0 and sums["validation"] > 0
 
 
 def test_order_of_the_input_does_not_matter():
@@ -68,7 +63,7 @@ def test_recordings_without_hours_are_assigned_too():
     assert set(splits.assign([(str(n), 0.0) for n in range(5)], {}, {}, FRACTIONS).values()) == set(FRACTIONS)
 
 
-def test_hours_that_size_belies_are_mended_and_others_left_alone():
+def test_hours_that_the_size_contradicts_are_clipped_and_others_left_alone():
     likely = [(1.0, 100), (1.5, 120), (0.5, 100)]
     assert clip_hours(likely) == [1.0, 1.5, 0.5]
     assert clip_hours([*likely, (250.0, 100), (0.0, 200)])[3:] == [2.0, 2.0]

@@ -14,29 +14,27 @@ from millrace.speech.demo import debian
 PACKAGE = "asterisk-core-sounds-en"  # 23 kB
 
 
+def _missing(problem: str) -> None:
+    (pytest.fail if os.environ.get("MILLRACE_CI") else pytest.skip)(problem)
+
+
 def _need(*tools: str) -> None:
     if not all(map(shutil.which, tools)):
-        if os.environ.get("MILLRACE_CI"):
-            pytest.fail(f"{tools} missing, although MILLRACE_CI is set")
-        pytest.skip(f"{tools} missing")
+        _missing(f"{tools} missing")
 
 
 def _fetch(package: str, folder: Path) -> Path:
     try:
         return debian.fetch([package], folder)[package]
     except MillraceError as error:
-        if os.environ.get("MILLRACE_CI"):
-            raise
-        pytest.skip(str(error))
+        _missing(str(error))
 
 
 def _apt_state() -> dict[str, int]:
-    folders = (Path("/var/lib/apt"), Path("/var/cache/apt"))
-    return {
-        str(path): path.stat().st_mtime_ns
-        for folder in folders
-        for path in [folder, *sorted(folder.rglob("*"))]
-    }
+    paths = [
+        path for root in ("/var/lib/apt", "/var/cache/apt") for path in (Path(root), *Path(root).rglob("*"))
+    ]
+    return {str(path): path.stat().st_mtime_ns for path in paths}
 
 
 @pytest.mark.debian

@@ -47,7 +47,10 @@ def _packages(root: Path, lines: str, audio: dict[str, bytes]) -> tuple[Path, Pa
 
 def test_recorded_prompts(tmp_path: Path) -> None:
     """Every line of the list ends as a prompt or as a counted reason."""
-    spoken = {name: _g722(_tone(300 + 40 * number, 1)) for number, name in enumerate("abcdefghij")}
+    tones = {letter: _g722(_tone(300 + 40 * number, 1)) for number, letter in enumerate("abcdefghij")}
+    spoken = {"plain": "a", "quoted": "b", "digits/1F": "c", "letters/dash": "d", "letters/at": "e"}
+    spoken |= {"beep": "f", "join": "f", "aside": "g", "empty": "g", "stops": "g", "twice": "h", "again": "i"}
+    spoken |= {"silence/1": "j", "clock": "j"}
     folders = _packages(
         tmp_path,
         "; comment: not a prompt\r\n\r\nplain: Good   day.\r\n"
@@ -55,34 +58,14 @@ def test_recorded_prompts(tmp_path: Path) -> None:
         "letters/at: [@]\nbeep: [a tone]\njoin: <beep>\naside: Yes (emphatic) sir\n"
         "empty:\nstops: ...\nlost: No audio.\ntwice: ten\ntwice: eleven\nagain: ten\nagain: ten\n"
         "hush: Silence?\nsilence/1: one second\nclock: It is 12:40\n",
-        {
-            "plain": spoken["a"],
-            "quoted": spoken["b"],
-            "digits/1F": spoken["c"],
-            "letters/dash": spoken["d"],
-            "letters/at": spoken["e"],
-            "beep": spoken["f"],
-            "join": spoken["f"],
-            "aside": spoken["g"],
-            "empty": spoken["g"],
-            "stops": spoken["g"],
-            "twice": spoken["h"],
-            "again": spoken["i"],
-            "hush": _g722(np.zeros(16_000)),
-            "silence/1": spoken["j"],
-            "clock": spoken["j"],
-        },
+        {name: tones[letter] for name, letter in spoken.items()} | {"hush": _g722(np.zeros(16_000))},
     )
     skipped: Counter = Counter()
     prompts = {prompt.name: prompt for prompt in demo_prompts.recorded(*folders, skipped)}
     assert {name: prompt.text for name, prompt in prompts.items()} == {
-        "plain": "Good day.",
-        "quoted": "Good evening.",
-        "digits/1f": "una",
-        "letters/dash": "dash",
-        "again": "ten",
-        "clock": "It is 12:40",
-    }
+        "plain": "Good day.", "quoted": "Good evening.", "digits/1f": "una", "letters/dash": "dash",
+        "again": "ten", "clock": "It is 12:40",
+    }  # fmt: skip
     assert skipped == {"sound": 3, "aside": 1, "no_text": 3, "no_audio": 1, "two_texts": 1, "silent": 1}
     for prompt in prompts.values():
         assert prompt.samples.dtype == np.int16 and abs(len(prompt.samples) - 16_000) < 400

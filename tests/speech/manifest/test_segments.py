@@ -7,57 +7,41 @@ import pytest
 from millrace.speech.manifest import segments
 
 GOOD = {
-    "start": 1.0,
-    "end": 5.0,
-    "asr_text": "a b",
-    "human_text": "a c",
-    "cer": 0.1,
-    "start_idx": 1,
-    "end_idx": 2,
-}
+    "start": 1.0, "end": 5.0, "asr_text": "a b", "human_text": "a c", "cer": 0.1,
+    "start_idx": 1, "end_idx": 2,
+}  # fmt: skip
 LIMITS = segments.Limits(3.0, 20.0)
 
 
+def reason_of(raw: object) -> str:
+    with pytest.raises(segments.Unusable) as caught:
+        segments.validate(raw, 0, LIMITS, audio_seconds=100.0)
+    assert str(caught.value)
+    return caught.value.reason
+
+
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("reason", "changes"),
     [
-        ({"start": None}, "time_missing"),
-        ({"end": None}, "time_missing"),
-        ({"start": math.nan}, "time_not_finite"),
-        ({"end": math.inf}, "time_not_finite"),
-        ({"end": 10**400}, "time_not_finite"),
-        ({"start": -2.0}, "time_negative"),
-        ({"start": "abc"}, "time_not_a_number"),
-        ({"start": ""}, "time_not_a_number"),
-        ({"start": "1_0"}, "time_not_a_number"),
-        ({"start": "00:00:01.5"}, "time_not_a_number"),
-        ({"start": {"s": 1}}, "time_not_a_number"),
-        ({"start": True}, "time_not_a_number"),
-        ({"start": [1]}, "time_not_a_number"),
-        ({"start": "nan"}, "time_not_finite"),
-        ({"start": 6.0}, "time_reversed"),
-        ({"start": 5.0}, "time_reversed"),
-        ({"end": 101.0, "start": 90.0}, "time_out_of_range"),
-        ({"start": 100.0, "end": 100.01}, "time_out_of_range"),
-        ({"human_text": None}, "no_human_text"),
-        ({"human_text": "  \n "}, "no_human_text"),
-        ({"human_text": {"a": 1}}, "no_human_text"),
-        ({"end": 3.9}, "too_short"),
-        ({"end": 21.1}, "too_long"),
+        ("time_missing", [{"start": None}, {"end": None}]),
+        ("time_not_finite", [{"start": math.nan}, {"end": math.inf}, {"end": 10**400}, {"start": "nan"}]),
+        ("time_negative", [{"start": -2.0}]),
+        ("time_not_a_number", [{"start": text} for text in ("abc", "", "1_0", "00:00:01.5")]),
+        ("time_not_a_number", [{"start": value} for value in ({"s": 1}, True, [1])]),
+        ("time_reversed", [{"start": 6.0}, {"start": 5.0}]),
+        ("time_out_of_range", [{"end": 101.0, "start": 90.0}, {"start": 100.0, "end": 100.01}]),
+        ("no_human_text", [{"human_text": value} for value in (None, "  \n ", {"a": 1})]),
+        ("too_short", [{"end": 3.9}]),
+        ("too_long", [{"end": 21.1}]),
     ],
 )
-def test_rejects_have_a_reason(change, reason):
-    with pytest.raises(segments.Unusable) as caught:
-        segments.validate({**GOOD, **change}, 0, LIMITS, audio_seconds=100.0)
-    assert caught.value.reason == reason
-    assert str(caught.value)
+def test_rejects_have_a_reason(reason, changes):
+    assert [reason_of({**GOOD, **change}) for change in changes] == [reason] * len(changes)
 
 
 @pytest.mark.parametrize("raw", [None, 5, "text", [1, 2], True])
 def test_a_segment_that_is_no_object(raw):
-    with pytest.raises(segments.Unusable) as caught:
-        segments.validate(raw, 0, LIMITS, 100.0)
-    assert caught.value.reason == "segment_not_an_object"
+    assert reason_of(raw) == "segment_not_an_object"
 
 
 @pytest.mark.parametrize(
@@ -109,9 +93,7 @@ def row(key: str, cer: float, text: str = "t", transcript: str = "t1") -> dict:
 
 def test_of_equal_keys_the_lowest_cer_stays_and_the_others_are_counted():
     rows = [row("k", 0.2), row("k", 0.1, "better", "t2"), row("k", 0.1, "better", "t3"), row("other", 0.5)]
-    kept, rejected = segments.resolve_duplicates(rows)
-    assert [(r["key"], r["transcript_id"]) for r in kept] == [("k", "t2"), ("other", "t1")]
-    assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [
-        ("t1", "duplicate_key"),
-        ("t3", "duplicate_exact"),
-    ]
+    unique, rejected = segments.resolve_duplicates(rows)
+    assert [(r["key"], r["transcript_id"]) for r in unique] == [("k", "t2"), ("other", "t1")]
+    reasons = [(r["transcript_id"], reason) for r, reason, _ in rejected]
+    assert reasons == [("t1", "duplicate_key"), ("t3", "duplicate_exact")]

@@ -33,10 +33,9 @@ class BadAlignment(ValueError):
 
 @dataclass
 class Alignment:
-    """The content of one alignment file.
+    """The content of one alignment file; `audio_file` is None if the file does not say it.
 
-    `audio_file` is None where the file does not say it; `segments` are as written (validated later, one by
-    one); `repairs` names what had to be mended to read the file.
+    `segments` are as written (validated later, one by one); `repairs` names what was mended to read the file.
     """
 
     audio_file: str | None
@@ -56,15 +55,14 @@ class Alignment:
 
 
 def parse(raw: bytes) -> Alignment:
-    """Parse an alignment file. Raises BadAlignment with a reason where nothing in it can be used."""
+    """Parse an alignment file. Raises BadAlignment with a reason if nothing in it can be used."""
     try:
         value, repairs = jsonl.loads(raw)
     except jsonl.BadJson as bad:
         raise BadAlignment(bad.reason, str(bad)) from None
     if not isinstance(value, dict):
-        raise BadAlignment(
-            "json_not_an_object", f"{kind_of(value)} stands on top, not an object with segments"
-        )
+        problem = f"{kind_of(value)} stands on top, not an object with segments"
+        raise BadAlignment("json_not_an_object", problem)
     segments = value.get("segments")
     if segments is None:
         raise BadAlignment("no_segments", "the object has no `segments`")
@@ -86,7 +84,7 @@ def kind_of(value: Any) -> str:
 
 
 def field_of(segment: dict, name: str) -> Any:
-    """The value of a field in whichever spelling the segment uses; None where it is missing or null."""
+    """The value of a field in whichever spelling the segment uses; None if it is missing or null."""
     for spelling in FIELDS[name]:
         if segment.get(spelling) is not None:
             return segment[spelling]
@@ -107,8 +105,7 @@ def transcript_id(file_stem: str, video_id: str) -> str:
 
 
 def clean_text(text: str) -> tuple[str, list[str]]:
-    """A text that UTF-8 files and CSVs can hold, and the repairs this took: lone surrogates and NULs are
-    replaced."""
+    """A text that UTF-8 files and CSVs can hold (no lone surrogates, no NULs), and the repairs this took."""
     repairs = []
     if any("\ud800" <= char <= "\udfff" for char in text):
         # A surrogate pair written as two escapes is one character; a lone one is none.

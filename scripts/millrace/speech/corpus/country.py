@@ -1,4 +1,4 @@
-"""A country's folder as it lies on disk: its recordings, and what of its files cannot be used."""
+"""A country's folder on disk: its recordings, and the files that cannot be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace.speech.corpus.media import MediaFolder, is_utf8
 
 @dataclass
 class Recording:
-    """All that is known of one recording: its transcripts, and its audio as it lies on disk."""
+    """One recording: its transcripts, and its audio as it lies on disk."""
 
     country: str
     video_id: str
@@ -33,10 +33,14 @@ class Recording:
         """By which the assignment file knows it."""
         return f"{self.country}/{self.video_id}"
 
+    def audio_files(self) -> list[dict]:
+        """Path, size and mtime of its audio files, one for each path."""
+        return list({t["audio"]["path"]: t["audio"] for t in self.transcripts if t["audio"]}.values())
+
 
 @dataclass
 class Country:
-    """A country folder: its recordings by video id, and what of its files could not be used."""
+    """A country folder: its recordings by video id, and the files that could not be used."""
 
     name: str
     language: str
@@ -47,19 +51,17 @@ class Country:
 
 
 def folders(root: Path, wanted: Collection[str]) -> list[Path]:
-    """The country folders under `root`, or those named in `wanted`. Raises MillraceError where one is
-    missing."""
+    """The country folders under `root`, or those named in `wanted`. MillraceError if one is missing."""
     # isdir, as an entry's is_dir raises on a link that leads to itself.
-    found = sorted(
-        name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)
-    )
-    if missing := sorted(set(wanted) - set(found)):
+    names = [name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)]
+    names.sort()
+    if missing := sorted(set(wanted) - set(names)):
         raise MillraceError(
-            f"speech.countries names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not there",
+            f"speech.countries names {', '.join(missing)}: no such folder",
             where=str(root),
-            remedy=f"Folders found: {', '.join(found) or 'none'}",
+            remedy=f"Folders found: {', '.join(names) or 'none'}",
         )
-    return [root / name for name in found if not wanted or name in wanted]
+    return [root / name for name in names if not wanted or name in wanted]
 
 
 def read(
@@ -80,12 +82,10 @@ def read(
     media = MediaFolder(folder, path_map)
     for name in sorted(os.listdir(aligned)):
         path, lower = os.path.join(aligned, name), name.lower()
-        if name.startswith(".") or not lower.endswith(".json"):
-            if (
-                not name.startswith(".")
-                and os.path.isdir(path)
-                and "alignment_subfolders" not in country.notes
-            ):
+        if name.startswith("."):
+            continue
+        if not lower.endswith(".json"):
+            if os.path.isdir(path) and "alignment_subfolders" not in country.notes:
                 country.notes.append("alignment_subfolders")
             continue
         country.files += 1
@@ -93,22 +93,21 @@ def read(
             _read_transcript(country, media, path, known)
         else:
             detail = f"the name does not end in {alignment.SUFFIX}"
-            country.rejected.append(_rejected(_shown(name), "not_an_alignment_name", detail))
-    _mend_hours(country)
+            country.rejected.append(_rejected(name, "not_an_alignment_name", detail))
+    _correct_hours(country)
     return country
 
 
-def _mend_hours(country: Country) -> None:
-    """Have the sizes of audio files correct the hours of recordings that an absurd time makes far too
-    long."""
-    kinds: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
+def _correct_hours(country: Country) -> None:
+    """Clip the hours of recordings by the sizes of their audio files, one suffix at a time."""
+    by_suffix: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
     for recording in country.recordings.values():
-        if files := [transcript["audio"] for transcript in recording.transcripts if transcript["audio"]]:
+        if files := recording.audio_files():
             largest = max(files, key=lambda audio: audio["size"])
-            kinds[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
-    for alike in kinds.values():
-        mended = clip_hours([(recording.hours, size) for recording, size in alike])
-        for (recording, _), hours in zip(alike, mended, strict=True):
+            by_suffix[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
+    for alike in by_suffix.values():
+        clipped = clip_hours([(recording.hours, size) for recording, size in alike])
+        for (recording, _), hours in zip(alike, clipped, strict=True):
             recording.hours = hours
 
 
@@ -117,11 +116,11 @@ def _read_transcript(country: Country, media: MediaFolder, path: str, known: par
     name = os.path.basename(path)
     if not is_utf8(path):
         detail = "the name of the file, or of a folder it lies in, is not UTF-8; rename it"
-        country.rejected.append(_rejected(_shown(name), "name_not_utf8", detail))
+        country.rejected.append(_rejected(name, "name_not_utf8", detail))
         return
     facts = _facts(path, known)
     if "reason" in facts:
-        country.rejected.append(_rejected(name, facts["reason"], facts["detail"]))
+        country.rejected.append({"file": name, **facts})
         return
     file_stem = name[: -len(alignment.SUFFIX)]
     if (audio_file := facts["audio_file"]) is not None:
@@ -147,16 +146,15 @@ def _read_transcript(country: Country, media: MediaFolder, path: str, known: par
 
 
 def _facts(path: str, known: partitions.DigestCache) -> dict[str, Any]:
-    """What the sync needs to know of an alignment file, or the `reason` and `detail` for which it is
-    rejected."""
+    """What the sync needs of an alignment file, or the `reason` and `detail` of its reject."""
     try:
         stat = partitions.Stat.of(path)
         if os.path.isfile(path):
             return known.get(stat, _parsed)
+        detail = "is a folder" if os.path.isdir(path) else "is not a regular file"
     except OSError as error:
-        return {"reason": "json_unreadable", "detail": error.strerror or str(error)}
-    kind = "a folder" if os.path.isdir(path) else "not a regular file"
-    return {"reason": "json_unreadable", "detail": f"is {kind}"}
+        detail = error.strerror or str(error)
+    return {"reason": "json_unreadable", "detail": detail}
 
 
 def _parsed(path: str) -> dict[str, Any]:
@@ -172,28 +170,27 @@ def _shown(name: str) -> str:
 
 
 def _rejected(name: str, reason: str, detail: str) -> dict:
-    return {"file": name, "reason": reason, "detail": detail}
+    return {"file": _shown(name), "reason": reason, "detail": detail}
 
 
 # ISO 639-1 codes of the main parliamentary language, by the English name of the country.
 LANGUAGES = {
     "albania": "sq", "andorra": "ca", "argentina": "es", "armenia": "hy", "australia": "en", "austria": "de",
-    "azerbaijan": "az", "belarus": "be", "bosnia_herzegovina": "bs", "bosnia-herzegovina": "bs", "brazil": "pt",
-    "bulgaria": "bg", "canada": "en", "chile": "es", "colombia": "es", "croatia": "hr", "cyprus": "el", "czechia": "cs",
-    "czech_republic": "cs", "denmark": "da", "england": "en", "estonia": "et", "finland": "fi", "france": "fr",
-    "georgia": "ka", "germany": "de", "greece": "el", "hungary": "hu", "iceland": "is", "ireland": "en", "italy": "it",
-    "kosovo": "sq", "latvia": "lv", "liechtenstein": "de", "lithuania": "lt", "malta": "mt", "mexico": "es",
-    "moldova": "ro", "monaco": "fr", "montenegro": "sr", "netherlands": "nl", "new_zealand": "en",
-    "north_macedonia": "mk", "norway": "no", "poland": "pl", "portugal": "pt", "romania": "ro", "russia": "ru",
-    "san_marino": "it", "scotland": "en", "serbia": "sr", "slovakia": "sk", "slovenia": "sl", "spain": "es",
-    "sweden": "sv", "turkey": "tr", "uk": "en", "ukraine": "uk", "united_kingdom": "en", "united_states": "en",
-    "usa": "en", "wales": "en",
+    "azerbaijan": "az", "belarus": "be", "bosnia_herzegovina": "bs", "bosnia-herzegovina": "bs",
+    "brazil": "pt", "bulgaria": "bg", "canada": "en", "chile": "es", "colombia": "es", "croatia": "hr",
+    "cyprus": "el", "czechia": "cs", "czech_republic": "cs", "denmark": "da", "england": "en",
+    "estonia": "et", "finland": "fi", "france": "fr", "georgia": "ka", "germany": "de", "greece": "el",
+    "hungary": "hu", "iceland": "is", "ireland": "en", "italy": "it", "kosovo": "sq", "latvia": "lv",
+    "liechtenstein": "de", "lithuania": "lt", "malta": "mt", "mexico": "es", "moldova": "ro", "monaco": "fr",
+    "montenegro": "sr", "netherlands": "nl", "new_zealand": "en", "north_macedonia": "mk", "norway": "no",
+    "poland": "pl", "portugal": "pt", "romania": "ro", "russia": "ru", "san_marino": "it", "scotland": "en",
+    "serbia": "sr", "slovakia": "sk", "slovenia": "sl", "spain": "es", "sweden": "sv", "turkey": "tr",
+    "uk": "en", "ukraine": "uk", "united_kingdom": "en", "united_states": "en", "usa": "en", "wales": "en",
 }  # fmt: skip
 
 
 def language_of(country: str, language_map: Mapping[str, str]) -> str:
-    """The language code of a country: the config's `language_map` first, then the table, else `und`
-    (undetermined)."""
+    """Language code of a country: the config's `language_map`, else the table, else `und` (undetermined)."""
     name = country.strip().lower().replace(" ", "_")
     return language_map.get(country) or language_map.get(name) or LANGUAGES.get(name, "und")
 
@@ -201,14 +198,12 @@ def language_of(country: str, language_map: Mapping[str, str]) -> str:
 def clip_hours(recordings: Sequence[tuple[float, int]]) -> list[float]:
     """Hours of recordings of one format, given as (hours by their alignment, bytes of audio).
 
-    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others, so none is
-    taken for more than twice as long as the median of hours per byte says, and one without any time for as
-    long as it says.
+    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others. So hours are
+    at most twice what the median of hours per byte says; a recording without any time gets what it says.
     """
     rates = [hours / size for hours, size in recordings if hours > 0 and size > 0]
     if not rates:
         return [hours for hours, _ in recordings]
     median = statistics.median_low(rates)
-    return [
-        round(min(hours, 2 * size * median) if hours > 0 else size * median, 6) for hours, size in recordings
-    ]
+    likely = [(hours, size * median) for hours, size in recordings]
+    return [round(min(hours, 2 * guess) if hours > 0 else guess, 6) for hours, guess in likely]

@@ -12,53 +12,18 @@ from millrace.speech.corpus import alignment
 
 # Where the corpus keeps audio, the likeliest first; other folders under downloaded_audio/ follow by name.
 FOLDERS = (
-    "mp4_converted",
-    "youtube_converted",
-    "m3u8_streams",
-    "generic_video",
-    "mp3_audio",
-    "processed_video",
-)
+    "mp4_converted", "youtube_converted", "m3u8_streams", "generic_video", "mp3_audio", "processed_video",
+)  # fmt: skip
 # Suffixes of audio, which come before unknown ones; that a file is audio is decided by its content.
-_MEDIA = frozenset(
-    (
-        ".aac",
-        ".aif",
-        ".aiff",
-        ".flac",
-        ".m4a",
-        ".m4b",
-        ".mka",
-        ".mkv",
-        ".mov",
-        ".mp2",
-        ".mp3",
-        ".mp4",
-        ".mpeg",
-        ".mpg",
-    )
-    + (".oga", ".ogg", ".opus", ".ts", ".wav", ".weba", ".webm", ".wma")
-)
+_MEDIA = {
+    ".aac", ".aif", ".aiff", ".flac", ".m4a", ".m4b", ".mka", ".mkv", ".mov", ".mp2", ".mp3", ".mp4", ".mpeg",
+    ".mpg", ".oga", ".ogg", ".opus", ".ts", ".wav", ".weba", ".webm", ".wma",
+}  # fmt: skip
 # What lies beside audio and is not audio.
-_NOT_MEDIA = frozenset(
-    (
-        ".csv",
-        ".gif",
-        ".html",
-        ".jpg",
-        ".json",
-        ".jsonl",
-        ".lock",
-        ".log",
-        ".md",
-        ".nfo",
-        ".part",
-        ".pdf",
-        ".png",
-        ".py",
-    )
-    + (".srt", ".tar", ".tmp", ".tsv", ".txt", ".vtt", ".webp", ".xml", ".ytdl")
-)
+_NOT_MEDIA = {
+    ".csv", ".gif", ".html", ".jpg", ".json", ".jsonl", ".lock", ".log", ".md", ".nfo", ".part", ".pdf",
+    ".png", ".py", ".srt", ".tar", ".tmp", ".tsv", ".txt", ".vtt", ".webp", ".xml", ".ytdl",
+}  # fmt: skip
 
 
 class MediaFolder:
@@ -96,7 +61,7 @@ class MediaFolder:
                         table.setdefault(title, []).append(path)
 
     def find(self, audio_file: str) -> Stat | None:
-        """The audio file on this machine, or None where it is missing.
+        """The audio file on this machine, or None if it is missing.
 
         Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the
         country, the corpus, or the corpus' parent), the same file name in the country's audio folders, the
@@ -110,7 +75,7 @@ class MediaFolder:
         titles = _titles(os.path.basename(written.rstrip("/")))
         for table, title in zip(self._tables, titles, strict=True):
             candidates += table.get(title, [])
-        return next((stat for path in candidates if (stat := self._stat(path)) is not None), None)
+        return next((stat for path in candidates if (stat := self._stat(path))), None)
 
     def _stat(self, path: str) -> Stat | None:
         if path not in self._stats:
@@ -118,7 +83,7 @@ class MediaFolder:
                 if not os.path.isfile(path):
                     return None
                 self._stats[path] = Stat.of(path)
-            except OSError:  # it has gone in this moment
+            except OSError:  # deleted since the listing
                 return None
         return self._stats[path]
 
@@ -143,8 +108,7 @@ def is_utf8(name: str) -> bool:
 
 
 def _titles(name: str) -> tuple[str, str, str, str]:
-    """By what a file is looked for, the surest first: its name, its stem, each as written and in normal
-    form."""
+    """What a file is looked for by, the surest first: name, then stem, as written and in normal form."""
     stem = alignment.stem(name)
     return name, _normal(name), stem, _normal(stem)
 
@@ -164,7 +128,6 @@ def _normal(name: str) -> str:
 
 
 def _refuse(error: OSError) -> None:
-    """Stop at a folder that cannot be read: to take its audio for missing would unmake shards that are
-    whole."""
+    """Stop at an unreadable folder: if its audio counted as missing, good shards would be removed."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error

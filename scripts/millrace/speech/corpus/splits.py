@@ -24,7 +24,7 @@ def assign(
 ) -> dict[str, str]:
     """Assign new recordings to splits so that the hours of all come close to `fractions`.
 
-    `new` are (id, hours); `hours` and `counts` are what each split holds already; `fractions` sum to 1. From
+    `new` are (id, hours); `hours` and `counts` are what each split has already; `fractions` sum to 1. From
     three recordings on every split with a fraction above 0 has at least one. The result is a pure function of
     its input.
 
@@ -33,62 +33,72 @@ def assign(
     the rest.
     """
     wanted = {split: fractions.get(split, 0.0) for split in SPLITS if fractions.get(split, 0.0) > 0}
-    held = {split: float(hours.get(split, 0.0)) for split in wanted}
-    total = sum(held.values()) + sum(max(length, 1e-6) for _, length in new)
+    sums = {split: float(hours.get(split, 0.0)) for split in wanted}
+    total = sum(sums.values()) + sum(max(length, 1e-6) for _, length in new)
     pending = sorted(((max(length, 1e-6), name) for name, length in new), key=lambda row: (-row[0], row[1]))
     result: dict[str, str] = {}
+
+    def put(row: tuple[float, str], split: str) -> None:
+        pending.remove(row)
+        result[row[1]] = split
+        sums[split] += row[0]
+
+    def growth(length: float, split: str) -> float:
+        target = wanted[split] * total
+        before, after = sums[split] - target, sums[split] + length - target
+        return (after * after - before * before) / target
+
     # A split without any recording takes the longest that does not overfill it, or the shortest there is.
     empty = [split for split in _OPENING if split in wanted and not counts.get(split)]
     if "train" in empty and len(pending) < len(wanted) and not any(counts.values()):
         empty = empty[: len(pending)]
     for split in sorted(empty[: len(pending)], key=lambda split: wanted[split]):
         fitting = [row for row in pending if row[0] <= wanted[split] * total] or pending[-1:]
-        _put(result, held, pending, fitting[0], split)
+        put(fitting[0], split)
     for row in list(pending):
-        _put(
-            result,
-            held,
-            pending,
-            row,
-            min(wanted, key=lambda split: _growth(held, wanted, total, row[0], split)),
-        )
+        put(row, min(wanted, key=lambda split: growth(row[0], split)))
     return result
-
-
-def _put(result: dict, held: dict, pending: list, row: tuple[float, str], split: str) -> None:
-    pending.remove(row)
-    result[row[1]] = split
-    held[split] += row[0]
-
-
-def _growth(held: Mapping, wanted: Mapping, total: float, length: float, split: str) -> float:
-    target = wanted[split] * total
-    before, after = held[split] - target, held[split] + length - target
-    return (after * after - before * before) / target
 
 
 _LABELS = ("country", "video_id", "split", "subset_id")
 
 
 def load(path: str | os.PathLike, partition_hours: float) -> partitions.Assignment:
-    """The assignment file, or an empty table where there is none.
+    """The assignment file, or an empty table if there is none.
 
-    Raises MillraceError where it is damaged, or a hand has given a recording a split or subset that is none.
+    Raises MillraceError if it is damaged, or was edited to a split or subset that does not exist.
     """
     assignment = partitions.Assignment(path, partition_hours, _LABELS)
     for placement in assignment.placements.values():
         split, subset = placement.labels["split"], placement.labels["subset_id"]
+        known = subset is None if split != "train" else type(subset) is int and subset >= 0
         suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
-        known = (
-            type(subset) is int and subset >= 0 if split == "train" else split in SPLITS and subset is None
-        )
-        if not known or not placement.group.endswith(suffix) or "/" in placement.group:
+        known = known and split in SPLITS and placement.group.endswith(suffix)
+        if not known or "/" in placement.group:
             raise MillraceError(
-                f"{placement.item}: split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
-                where=str(assignment.path),
+                f"split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
+                where=f"{assignment.path}, {placement.item}",
                 remedy="Restore the line from version control: a recording must not change its split",
             )
     return assignment
+
+
+def limit(country: Country, assignment: partitions.Assignment, max_recordings: int | None) -> None:
+    """Keep the first `max_recordings` recordings of a country (None or 0: all); list the files of the others.
+
+    Those placed earlier come first, in the order of the assignment file, then new ones by name: a larger
+    number only adds recordings, and a new recording replaces none.
+    """
+    order = {name: rank for rank, name in enumerate(assignment.placements)}
+    recordings = sorted(country.recordings.values(), key=lambda r: (order.get(r.name, len(order)), r.name))
+    for recording in recordings[max_recordings or len(recordings) :]:
+        del country.recordings[recording.video_id]
+        detail = f"{recording.video_id} is left out: speech.max_recordings is {max_recordings}"
+        reason = "over_max_recordings"
+        country.rejected += [
+            {"file": os.path.basename(transcript["path"]), "reason": reason, "detail": detail}
+            for transcript in recording.transcripts
+        ]
 
 
 def place_new(
@@ -97,16 +107,15 @@ def place_new(
     fractions: Mapping[str, float],
     train_subset_hours: float,
 ) -> None:
-    """Place the country's new recordings in splits (shares of hours: `fractions`), subsets of train, and
-    partitions."""
+    """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and partitions."""
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
-    chosen = _splits_of(new, country.name, assignment, fractions)
+    splits = _splits_of(new, country.name, assignment, fractions)
     subsets: dict[int, float] = defaultdict(float)
     for placement in assignment.placements.values():
         if placement.labels["country"] == country.name and placement.labels["split"] == "train":
             subsets[placement.labels["subset_id"]] += placement.cost
     for name, recording in sorted(new.items()):
-        split, subset = chosen[name], None
+        split, subset = splits[name], None
         group = f"{safe_name(country.name)}-{split}"
         if split == "train":
             subset = max(subsets, default=1)
@@ -114,12 +123,7 @@ def place_new(
                 subset += 1
             subsets[subset] += recording.hours
             group += f"-{subset}"
-        labels = {
-            "country": country.name,
-            "video_id": recording.video_id,
-            "split": split,
-            "subset_id": subset,
-        }
+        labels = dict(zip(_LABELS, (country.name, recording.video_id, split, subset), strict=True))
         if recording.content:
             labels["content"] = recording.content
         assignment.place(name, group, recording.hours, labels)
@@ -131,30 +135,29 @@ def _splits_of(
     assignment: partitions.Assignment,
     fractions: Mapping[str, float],
 ) -> dict[str, str]:
-    """The split of each new recording of a country: that of the same audio where it is known, else by
-    hours."""
+    """The split of each new recording of a country: that of the same audio if it is known, else by hours."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    # What was placed under a name that is no more keeps its split: training may have seen it.
+    # A recording that was placed under another name keeps its split: training may have seen it.
     earlier: dict[str | None, partitions.Placement] = {}
     for placement in assignment.placements.values():
         earlier.setdefault(placement.labels.get("content"), placement)
         if placement.labels["country"] == country:
             hours[placement.labels["split"]] += placement.cost
             counts[placement.labels["split"]] += 1
-    chosen: dict[str, str] = {}
+    splits: dict[str, str] = {}
     # Twins that are all new stay together: their sum is what the split gets.
     groups: dict[str, list[Recording]] = defaultdict(list)
     for recording in new.values():
         twin = assignment.get(recording.twin_of) if recording.twin_of else None
         twin = twin or (earlier.get(recording.content) if recording.content else None)
         if twin is not None:
-            chosen[recording.name] = twin.labels["split"]
+            splits[recording.name] = twin.labels["split"]
             hours[twin.labels["split"]] += recording.hours
             counts[twin.labels["split"]] += 1
         else:
             groups[recording.twin_of if recording.twin_of in new else recording.name].append(recording)
     lengths = [(name, sum(recording.hours for recording in group)) for name, group in groups.items()]
     for name, split in assign(lengths, hours, counts, fractions).items():
-        chosen.update({recording.name: split for recording in groups[name]})
-    return chosen
+        splits.update({recording.name: split for recording in groups[name]})
+    return splits

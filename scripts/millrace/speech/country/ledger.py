@@ -19,8 +19,8 @@ STATUS_REASONS = {
     AUDIO_LOAD: "audio_load",
     PROCESSING: "processing",
 }
-# Files that are set aside without being a defect of the corpus.
-_FILE_CHOICES = frozenset(["not_an_alignment_name"])
+# Files that are left out without being a defect of the corpus.
+_FILE_CHOICES = frozenset(["not_an_alignment_name", "over_max_recordings"])
 
 
 @dataclass
@@ -45,27 +45,18 @@ class Balance:
 
 def balance(country: dict, parts: Sequence[PartitionFiles], segments_in_shards: int) -> Balance:
     """Draw up the ledgers of a country (as millrace.speech.sources wrote it) and check that they add up."""
-    total = Ledger.total(
-        "speech_merge_shards",
-        country["country"],
-        (part.balance() for part in parts),
-    )
+    stage, scope = "speech_merge_shards", country["country"]
+    total = Ledger.total(stage, scope, (part.balance() for part in parts))
+    rejects = [{"country": scope, "segment": None, **row} for row in country["rejected"]]
+    rejects += _segment_rejects(parts)
     # What left at the manifest is counted again from its rows, so that a lost file shows.
-    total.rejected = Counter()
-    rejects = [*_file_rejects(country), *_segment_rejects(parts)]
-    total.rejected.update(row["reason"] for row in rejects if row["segment"] is not None)
+    total.rejected = Counter(row["reason"] for row in rejects if row["segment"] is not None)
     total.rows_out = segments_in_shards
     total.check()
-    files = Ledger("speech_merge_shards", country["country"], "file", country["files"])
+    files = Ledger(stage, scope, "file", country["files"], country["transcripts"])
     files.rejected.update(row["reason"] for row in country["rejected"])
-    files.rows_out = country["transcripts"]
     files.check()
     return Balance(total, files, rejects)
-
-
-def _file_rejects(country: dict) -> Iterator[dict]:
-    for row in country["rejected"]:
-        yield {"country": country["country"], "segment": None, **row}
 
 
 def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
@@ -74,9 +65,7 @@ def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
         for row in part.final_rows():
             if row["status"] != COMPLETED:
                 yield {
-                    "country": row["country"],
-                    "video_id": row["video_id"],
-                    "transcript_id": row["transcript_id"],
+                    **{name: row[name] for name in ("country", "video_id", "transcript_id")},
                     "file": row["source_audio_path"],
                     "segment": row["key"],
                     "reason": STATUS_REASONS.get(row["status"], row["status"]),
@@ -84,13 +73,12 @@ def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
                 }
 
 
-def check_errors(found: Balance, max_error_fraction: float, listed: str) -> None:
-    """Raise when more of the segments, or of the files, are in error than the run allows; `listed` names the
-    list."""
-    for ledger, choices in ((found.segments, CHOICES), (found.files, _FILE_CHOICES)):
+def check_errors(balance: Balance, max_error_fraction: float, listed: str) -> None:
+    """Raise if more segments, or files, are in error than the run allows; `listed` is the list of rejects."""
+    for ledger, choices in ((balance.segments, CHOICES), (balance.files, _FILE_CHOICES)):
         if problem := ledger.too_many_errors(choices, max_error_fraction):
             errors = ledger.errors(choices)
-            shown = [row for row in found.rejects if (row["segment"] is None) == (ledger.unit == "file")]
+            shown = [row for row in balance.rejects if (row["segment"] is None) == (ledger.unit == "file")]
             shown = [row for row in shown if row["reason"] in errors]
             examples = "".join(f"\n  {row['file']}: {row['reason']}: {row['detail']}" for row in shown[:20])
             more = f"\n  ... and {len(shown) - 20} more" if len(shown) > 20 else ""

@@ -34,6 +34,7 @@ MEANINGS = {
     "no_segments": "holds no segments",
     "no_audio_file": "does not say which audio it belongs to",
     "name_not_utf8": "the name of the file or of a folder it lies in is not UTF-8",
+    "over_max_recordings": "its recording is left out by speech.max_recordings",
     "not_an_alignment_name": "the name does not end in _aligned.json: not an alignment file",
     # repairs
     "json_bom": "a byte order mark was skipped",

@@ -1,5 +1,4 @@
-"""The tables of a country: manifest and splits CSVs, rejects, and the NeMo-style manifests beside the
-shards."""
+"""A country's tables: manifest, splits and rejects as CSV, and the NeMo manifests beside the shards."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,18 +23,15 @@ _WHOLE = ("original_transcript_start_idx", "original_transcript_end_idx", "subse
 
 
 class PartitionFiles:
-    """Where the files of one partition lie under the manifest and the shards folder."""
+    """The files of one partition under the manifest and the shards folder."""
 
     def __init__(
         self, partition: str, manifest_dir: str | os.PathLike, shards_dir: str | os.PathLike = ""
     ) -> None:
-        part = Path(manifest_dir) / "partitions" / partition
-        self.manifest = part / "manifest.parquet"
-        self.recordings = part / "recordings.json"
-        self.rejects = part / "rejects.jsonl"
-        self.ledger = part / "ledger.json"
-        self.index = Path(shards_dir) / "partitions" / partition / "index.parquet"
-        self.statuses = Path(shards_dir) / "partitions" / partition / "statuses.parquet"
+        part, shards = (Path(folder) / "partitions" / partition for folder in (manifest_dir, shards_dir))
+        self.manifest, self.recordings = part / "manifest.parquet", part / "recordings.json"
+        self.rejects, self.ledger = part / "rejects.jsonl", part / "ledger.json"
+        self.index, self.statuses = shards / "index.parquet", shards / "statuses.parquet"
 
     def rows(self) -> Iterator[dict]:
         """The manifest rows, one row group at a time."""
@@ -46,9 +41,9 @@ class PartitionFiles:
 
     def balance(self) -> Ledger:
         """The ledger of the manifest rows."""
-        found = jsonl.read(self.ledger)
+        counts = jsonl.read(self.ledger)
         with own_file(self.ledger):
-            return Ledger.from_dict(found)
+            return Ledger.from_dict(counts)
 
     def left_out(self) -> Iterator[dict]:
         """What the manifest rejected."""
@@ -66,13 +61,11 @@ class PartitionFiles:
         """The manifest rows with the status that making the shards gave them."""
         with own_file(self.statuses):
             table = pq.read_table(self.statuses, columns=["key", "status", "error_message"])
-            statuses = zip(*(column.to_pylist() for column in table), strict=True)
-        by_key = {key: (status, message) for key, status, message in statuses}
+        statuses = {row["key"]: row for row in table.to_pylist()}
         for row in self.rows():
-            if row["key"] not in by_key:
+            if row["key"] not in statuses:
                 raise Damaged(self.statuses, f"{row['key']} of the manifest is missing")
-            row["status"], row["error_message"] = by_key[row["key"]]
-            yield row
+            yield row | statuses[row["key"]]
 
 
 def write_manifest_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
@@ -80,32 +73,31 @@ def write_manifest_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
     return _write_csv(path, MANIFEST_COLUMNS, rows)
 
 
-def write_splits_csv(path: str | os.PathLike, parts: Sequence[PartitionFiles]) -> int:
+def write_splits_csv(path: str | os.PathLike, recordings: Iterable[Mapping]) -> None:
     """Write one row per source audio file with its split."""
-    rows = [row for part in parts for row in jsonl.read(part.recordings)]
-    return _write_csv(
-        path, SPLITS_COLUMNS, sorted(rows, key=lambda row: (row["video_id"], row["source_audio_path"]))
+    _write_csv(
+        path,
+        SPLITS_COLUMNS,
+        sorted(recordings, key=lambda row: (row["video_id"], row["source_audio_path"])),
     )
 
 
-def write_rejects_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
+def write_rejects_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> None:
     """Write what was rejected, one row a segment or file."""
-    return _write_csv(path, REJECT_COLUMNS, rows)
+    _write_csv(path, REJECT_COLUMNS, rows)
 
 
 def _write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:
     count = 0
     with atomic.replacing(path) as partial, open(partial, "w", newline="", encoding="utf-8") as handle:
-        writer = csv.writer(handle, lineterminator="\n")
-        # Readers take a lone carriage return for the end of a line, yet the module does not quote it before
-        # 3.13.
+        plain = csv.writer(handle, lineterminator="\n")
+        # Readers take a lone carriage return for the end of a line; csv quotes it from Python 3.13 on only.
         quoting = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        writer.writerow(columns)
+        plain.writerow(columns)
         for row in rows:
             cells = [_cell(name, row.get(name)) for name in columns]
-            (quoting if any(isinstance(cell, str) and "\r" in cell for cell in cells) else writer).writerow(
-                cells
-            )
+            has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (quoting if has_return else plain).writerow(cells)
             count += 1
     return count
 
@@ -117,23 +109,23 @@ def _cell(name: str, value: object) -> object:
 
 
 def write_nemo_manifests(paths: Mapping[str, str | os.PathLike], rows: Sequence[Mapping]) -> None:
-    """Write a tarred JSONL manifest as NeMo reads it for each split: `audio_filepath` is the member in the
-    tar.
+    """Write the tarred JSONL manifest of each split as NeMo reads it.
 
-    `shard_id` is the rank of the tar in the sorted list of the split's tars, which is the list NeMo is to be
-    given.
+    `audio_filepath` is the member in the tar, `shard_id` the rank of the tar in the sorted list of the
+    split's tars, which is the list to give to NeMo.
     """
     for split in SPLITS:
-        chosen = [row for row in rows if row["split"] == split]
-        rank = {shard: number for number, shard in enumerate(sorted({row["shard"] for row in chosen}))}
-        with atomic.replacing(paths[split]) as partial, open(partial, "wb") as handle:
-            for row in chosen:
-                line = {
-                    "audio_filepath": row["member"],
-                    "duration": row["duration_seconds"],
-                    "text": row["human_transcript"],
-                    "lang": row["language"],
-                    "shard_id": rank[row["shard"]],
-                    "tar": row["shard"],
-                }
-                handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        of_split = [row for row in rows if row["split"] == split]
+        rank = {shard: number for number, shard in enumerate(sorted({row["shard"] for row in of_split}))}
+        lines = (
+            {
+                "audio_filepath": row["member"],
+                "duration": row["duration_seconds"],
+                "text": row["human_transcript"],
+                "lang": row["language"],
+                "shard_id": rank[row["shard"]],
+                "tar": row["shard"],
+            }
+            for row in of_split
+        )
+        jsonl.write_lines(paths[split], lines)

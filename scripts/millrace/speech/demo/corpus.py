@@ -8,9 +8,9 @@ import multiprocessing
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +27,11 @@ from millrace.speech.demo.recordings import Recording, assemble, misheard
 SOURCES = ("auto", "debian", "synthesis")
 # Recording n of a country: container and folder. Two in eight are lossless, one of them among the first four.
 PLACES = (
-    ("opus", "mp4_converted"),
-    ("m4a", "youtube_converted"),
-    ("mp3", "mp3_audio"),
-    ("flac", "processed_video"),
-    ("opus", "m3u8_streams"),
-    ("wav", "generic_video"),
-    ("m4a", "youtube_converted"),
-    ("mp3", "mp3_audio"),
-)
-# suffix: muxer and encoder of FFmpeg, sampling rate, bit rate, options (the default ones take three times as
-# long)
+    ("opus", "mp4_converted"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
+    ("flac", "processed_video"), ("opus", "m3u8_streams"), ("wav", "generic_video"),
+    ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
+)  # fmt: skip
+# suffix: FFmpeg muxer and encoder, sampling rate, bit rate, options (the default ones take 3 times as long)
 ENCODERS = {
     "opus": ("ogg", "libopus", 16_000, 24_000, {"compression_level": "5"}),
     "m4a": ("ipod", "aac", 44_100, 64_000, {"aac_coder": "fast"}),
@@ -45,147 +39,132 @@ ENCODERS = {
 }
 
 
-@dataclass(frozen=True)
-class Country:
-    """What one worker needs to make a country: where the prompts lie, or None for synthesis."""
-
-    language: str
-    seed: int
-    countries_root: Path
-    unpacked: tuple[Path, Path] | None
-
-    @property
-    def name(self) -> str:
-        """Its folder."""
-        return LANGUAGES[self.language]
-
-
 def fetch(
     countries_root: Path, index: Path, seed: int, languages: Sequence[str], source: str, threads: int
 ) -> dict:
     """Make the corpus under `countries_root` and describe it in `index`; return what the index says.
 
-    Prompts come from Debian packages (kept beside `countries_root`, so that a second run needs no network),
-    or where that fails and `source` is "auto", from speech synthesis. Files whose bytes are right keep their
+    Prompts come from Debian packages (stored beside `countries_root`, so that a second run needs no network),
+    or if that fails and `source` is "auto", from speech synthesis. Files whose bytes are right keep their
     mtime; files of an earlier corpus that are no longer part of it are removed, files of the user never.
     """
     languages = list(dict.fromkeys(languages))
-    unpacked = (
-        None if source == "synthesis" else _packages(countries_root.parent / "debian", languages, source)
-    )
-    countries = [
-        Country(language, seed, countries_root, unpacked and unpacked[language]) for language in languages
-    ]
-    written: dict[str, dict] = {}
+    archives = countries_root.parent / "debian"
+    unpacked = None if source == "synthesis" else _packages(archives, languages, source)
+    folders = [unpacked and unpacked[language] for language in languages]
+    files: dict[str, dict] = {}
     summaries: dict[str, dict] = {}
-    made = _Made(index, countries_root)
-    with Progress(len(countries), "countries", "demo corpus") as progress:
-        for country, (summary, files) in zip(countries, _build(countries, threads), strict=True):
-            summaries[country.name] = summary
-            written |= files
-            made.add(files)
-            log.info("%s", _line(country.name, summary))
+    # Every file of ours, by path. Beside the index, as Snakemake removes the index before each run.
+    list_path = index.with_name(f".{index.stem}_files.json")
+    try:
+        ours = set(jsonl.read(list_path))
+    except (OSError, ValueError):
+        ours = set()
+    # A fresh process for each country: the synthesiser's state must not depend on what it said before.
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(min(threads, len(languages)), context, max_tasks_per_child=1) as pool,
+        Progress(len(languages), "countries", "demo corpus") as progress,
+    ):
+        built = pool.map(build_country, languages, repeat(seed), repeat(countries_root), folders)
+        for language, (summary, written) in zip(languages, built, strict=True):
+            summaries[LANGUAGES[language]] = summary
+            files |= written
+            atomic.write_if_changed(list_path, atomic.json_bytes(sorted(ours | files.keys())))
+            log.info("%s: %s", LANGUAGES[language], _line(summary))
             progress.advance(1)
-    made.keep_only(written)
+    for path in sorted(ours - files.keys()):
+        (countries_root / path).unlink(missing_ok=True)
+    atomic.write_if_changed(list_path, atomic.json_bytes(sorted(files)))
     packages = [package for language in languages for package in demo_prompts.packages(language)]
+    versions = (
+        {name: debian.version(archives, name) for name in packages} if unpacked else synthesis.versions()
+    )
     corpus = {
         "source": "debian" if unpacked else "synthesised",
         "seed": seed,
         "sampling_rate": SAMPLING_RATE,
-        "packages": {name: debian.version(countries_root.parent / "debian", name) for name in packages}
-        if unpacked
-        else synthesis.versions(),
+        "packages": versions,
         "hours": round(sum(summary["hours"] for summary in summaries.values()), 4),
         "countries": summaries,
-        "files": written,
+        "files": files,
     }
     atomic.write_if_changed(index, atomic.json_bytes(corpus))
     return corpus
 
 
 def _packages(folder: Path, languages: Sequence[str], source: str) -> dict[str, tuple[Path, Path]] | None:
-    wanted = {language: demo_prompts.packages(language) for language in languages}
+    pairs = {language: demo_prompts.packages(language) for language in languages}
     try:
-        found = debian.fetch([name for pair in wanted.values() for name in pair], folder)
-        return {language: (found[texts], found[audio]) for language, (texts, audio) in wanted.items()}
+        folders = debian.fetch([name for pair in pairs.values() for name in pair], folder)
     except MillraceError as error:
         if source == "debian":
             raise
         log.warning("no recorded prompts (%s): the demo corpus will be synthesised speech", error)
         return None
+    return {language: (folders[texts], folders[audio]) for language, (texts, audio) in pairs.items()}
 
 
-def _build(countries: Sequence[Country], threads: int) -> Iterator[tuple[dict, dict]]:
-    # A fresh process for each country: the synthesiser's state must not depend on what it said before.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(threads, len(countries)), mp_context=context, max_tasks_per_child=1) as pool:
-        yield from pool.map(build_country, countries)
+def build_country(
+    language: str, seed: int, countries_root: Path, unpacked: tuple[Path, Path] | None
+) -> tuple[dict, dict[str, dict]]:
+    """Write one country; return its summary and {path relative to countries_root: size, sha256}.
 
-
-def build_country(country: Country) -> tuple[dict, dict[str, dict]]:
-    """Write one country; return its summary and {path relative to countries_root: size, sha256}."""
+    `unpacked` are the folders of its texts and its audio, or None for synthesis.
+    """
     skipped: Counter = Counter()
-    if country.unpacked:
-        prompts = demo_prompts.recorded(*country.unpacked, skipped)
+    if unpacked:
+        prompts = demo_prompts.recorded(*unpacked, skipped)
     else:
-        prompts = demo_prompts.synthesised(country.language, country.seed)
-    kept = demo_prompts.distinct(prompts, skipped)
-    recordings = assemble(kept, country.seed, country.name)
+        prompts = demo_prompts.synthesised(language, seed)
+    distinct = demo_prompts.distinct(prompts, skipped)
+    country = LANGUAGES[language]
+    recordings = assemble(distinct, seed, country)
     files: dict[str, dict] = {}
     for number, recording in enumerate(recordings):
-        for path, content in recording_files(country, number, recording):
-            atomic.write_if_changed(country.countries_root / path, content)
+        suffix, folder = PLACES[number % len(PLACES)]
+        video_id = f"demo_{language}_{number + 1:02d}"
+        audio = f"{country}/downloaded_audio/{folder}/{video_id}.{suffix}"
+        alignment = {
+            "audio_file": f"{countries_root.name}/{audio}",
+            "segments": aligned_segments(recording, number, random.Random(f"{seed}:{video_id}:asr")),
+        }
+        aligned = f"{country}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
+        for path, content in (
+            (audio, encode(recording.samples, suffix)),
+            (aligned, orjson.dumps(alignment, option=orjson.OPT_INDENT_2)),
+        ):
+            atomic.write_if_changed(countries_root / path, content)
             files[path] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     segments = [segment for recording in recordings for segment in recording.segments]
     spoken = sum(segment.end - segment.start for segment in segments) / SAMPLING_RATE
     summary = {
-        "language": country.language,
+        "language": language,
         "recordings": len(recordings),
         "hours": round(sum(recording.seconds for recording in recordings) / 3600, 4),
         "segments": len(segments),
         "segment_hours": round(spoken / 3600, 4),
-        "prompts": len(kept),
+        "prompts": len(distinct),
         "prompts_skipped": dict(sorted(skipped.items())),
     }
     return summary, files
-
-
-def recording_files(country: Country, number: int, recording: Recording) -> list[tuple[str, bytes]]:
-    """The audio and the alignment of recording `number`, as (path relative to countries_root, bytes)."""
-    suffix, folder = PLACES[number % len(PLACES)]
-    video_id = f"demo_{country.language}_{number + 1:02d}"
-    audio = f"{country.name}/downloaded_audio/{folder}/{video_id}.{suffix}"
-    alignment = f"{country.name}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
-    value = {
-        "audio_file": f"{country.countries_root.name}/{audio}",
-        "segments": aligned_segments(recording, number, random.Random(f"{country.seed}:{video_id}:asr")),
-    }
-    return [
-        (audio, encode(recording.samples, suffix)),
-        (alignment, orjson.dumps(value, option=orjson.OPT_INDENT_2)),
-    ]
 
 
 def aligned_segments(recording: Recording, number: int, rng: random.Random) -> list[dict]:
     """Rows of the alignment: every fourth recording with the longer key names, every fifth without CER."""
     import jiwer
 
+    keys = ("start", "end", "asr_text", "human_text")
+    if number % 4 == 2:
+        keys = ("start_seconds", "end_seconds", "asr_transcript", "human_transcript")
     rows, token = [], 0
     for segment in recording.segments:
         heard = misheard(segment.text, rng)
         start, end = segment.start / SAMPLING_RATE, segment.end / SAMPLING_RATE
-        tokens = len(segment.text.split())
-        if number % 4 == 2:
-            row = {
-                "start_seconds": start,
-                "end_seconds": end,
-                "asr_transcript": heard,
-                "human_transcript": segment.text,
-            }
-        else:
-            row = {"start": start, "end": end, "asr_text": heard, "human_text": segment.text}
+        row = dict(zip(keys, (start, end, heard, segment.text), strict=True))
         if number % 5 != 3:
             row["cer"] = jiwer.cer(segment.text, heard)
+        tokens = len(segment.text.split())
         rows.append(row | {"start_idx": token, "end_idx": token + tokens})
         token += tokens
     return rows
@@ -220,31 +199,10 @@ def encode(samples: np.ndarray, suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-class _Made:
-    """The list of the files that are ours. Beside the index, which Snakemake removes before each run."""
-
-    def __init__(self, index: Path, countries_root: Path) -> None:
-        self.path, self.root = index.with_name(f".{index.stem}_files.json"), countries_root
-        try:
-            self.files = set(jsonl.read(self.path))
-        except (OSError, ValueError):
-            self.files = set()
-
-    def add(self, files: dict) -> None:
-        self.files |= set(files)
-        atomic.write_if_changed(self.path, atomic.json_bytes(sorted(self.files)))
-
-    def keep_only(self, files: dict) -> None:
-        for path in sorted(self.files - set(files)):
-            (self.root / path).unlink(missing_ok=True)
-        self.files = set(files)
-        atomic.write_if_changed(self.path, atomic.json_bytes(sorted(self.files)))
-
-
-def _line(country: str, summary: dict) -> str:
+def _line(summary: dict) -> str:
     skipped = ", ".join(f"{count} {reason}" for reason, count in summary["prompts_skipped"].items()) or "none"
     return (
-        f"{country} ({summary['language']}): {summary['recordings']} recordings, {summary['hours'] * 60:.1f} min, "
+        f"{summary['language']}, {summary['recordings']} recordings, {summary['hours'] * 60:.1f} min, "
         f"{summary['segments']} segments of {summary['prompts']} prompts; skipped: {skipped}"
     )
 
@@ -253,4 +211,5 @@ def total(corpus: dict, countries_root: str | os.PathLike) -> str:
     """One line on the whole corpus."""
     recordings = sum(summary["recordings"] for summary in corpus["countries"].values())
     size = sum(file["size"] for file in corpus["files"].values()) / 2**20
-    return f"{countries_root}: {corpus['source']} speech, {recordings} recordings, {corpus['hours']:.2f} h, {size:.0f} MiB"
+    amount = f"{recordings} recordings, {corpus['hours']:.2f} h, {size:.0f} MiB"
+    return f"{countries_root}: {corpus['source']} speech, {amount}"

@@ -18,20 +18,20 @@ _REMEDY = "--source synthesis needs no packages"
 ATTEMPTS = 2
 TIMEOUT_SECONDS = 240
 # Hooks of the machine's configuration (desktop notices, caches) have no business in a private run.
-PRIVATE_CONF = "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"
+PRIVATE_CONF = "".join(
+    f"#clear APT::Update::{hook};\n" for hook in ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")
+)
 
 
 def fetch(packages: Sequence[str], folder: str | os.PathLike) -> dict[str, Path]:
-    """Return the folder with the unpacked files of each package; download only what `folder` does not hold
-    yet.
+    """Return the folder with the unpacked files of each package; download only what `folder` lacks.
 
     Uses the machine's own package sources, with lists and cache in a private folder that is removed
-    afterwards. Raises MillraceError where apt-get or dpkg is missing, or the download fails.
+    afterwards. Raises MillraceError if apt-get or dpkg is missing, or the download fails.
     """
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in packages if _archive(folder, name) is None]
-    if missing:
+    if missing := [name for name in packages if _archive(folder, name) is None]:
         for tool in ("apt-get", "dpkg"):
             if shutil.which(tool) is None:
                 raise MillraceError(f"{tool} is not on this machine", remedy=_REMEDY)
@@ -48,8 +48,7 @@ def version(folder: str | os.PathLike, package: str) -> str:
 
 
 def _archive(folder: Path, package: str) -> Path | None:
-    found = sorted(folder.glob(f"{package}_*.deb"))
-    return found[-1] if found else None
+    return max(folder.glob(f"{package}_*.deb"), default=None)
 
 
 def _download(packages: Sequence[str], folder: Path) -> None:
@@ -59,17 +58,11 @@ def _download(packages: Sequence[str], folder: Path) -> None:
             (root / name).mkdir(parents=True)
         (root / "apt.conf").write_text(PRIVATE_CONF, encoding="utf-8")
         apt = ["apt-get", "-q", "-y", "-c", str(root / "apt.conf")]
-        for option in (
-            f"Dir::State::Lists={root}/lists",
-            f"Dir::Cache={root}/cache",
-            # Root would drop to another user, who may not write here.
-            "APT::Sandbox::User=",
-            "Acquire::Retries=2",
-            "Acquire::http::Timeout=20",
-            "Acquire::https::Timeout=20",
-            "Acquire::Languages=none",
-        ):
-            apt += ["-o", option]
+        apt += ["-o", f"Dir::State::Lists={root}/lists", "-o", f"Dir::Cache={root}/cache"]
+        # Root would drop to another user, who may not write here.
+        apt += ["-o", "APT::Sandbox::User="]
+        for option in ("Retries=2", "http::Timeout=20", "https::Timeout=20", "Languages=none"):
+            apt += ["-o", f"Acquire::{option}"]
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 _run([*apt, "update"], root / "new")
@@ -81,11 +74,9 @@ def _download(packages: Sequence[str], folder: Path) -> None:
                 log.warning("%s; trying again", error)
         for archive in (root / "new").glob("*.deb"):
             os.replace(archive, folder / archive.name)
-    lost = [name for name in packages if _archive(folder, name) is None]
-    if lost:
-        raise MillraceError(
-            f"apt-get left no archive of {', '.join(lost)}", where=str(folder), remedy=_REMEDY
-        )
+    if lost := [name for name in packages if _archive(folder, name) is None]:
+        problem = f"apt-get left no archive of {', '.join(lost)}"
+        raise MillraceError(problem, where=str(folder), remedy=_REMEDY)
 
 
 def _unpacked(folder: Path, package: str) -> Path:
@@ -108,21 +99,16 @@ def _unpacked(folder: Path, package: str) -> Path:
 def _run(command: Sequence[str], cwd: Path) -> None:
     # HOME: dpkg and apt look for a configuration there, which another user's home may refuse to show.
     environment = {**os.environ, "LC_ALL": "C", "HOME": str(cwd), "DEBIAN_FRONTEND": "noninteractive"}
-    label = f"{command[0]} {'update' if 'update' in command else 'download' if 'download' in command else command[1]}"
+    verb = next((word for word in ("update", "download") if word in command), command[1])
+    label = f"{command[0]} {verb}"
+    run_options = {"cwd": cwd, "env": environment, "capture_output": True, "stdin": subprocess.DEVNULL}
     try:
-        result = subprocess.run(
-            command,
-            cwd=cwd,
-            env=environment,
-            capture_output=True,
-            timeout=TIMEOUT_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        result = subprocess.run(command, timeout=TIMEOUT_SECONDS, **run_options)
     except subprocess.TimeoutExpired:
         raise MillraceError(f"no answer within {TIMEOUT_SECONDS} s", where=label, remedy=_REMEDY) from None
     except OSError as error:
         raise MillraceError(str(error), where=label, remedy=_REMEDY) from None
     if result.returncode:
-        said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-        told = [line for line in said if re.match(r"E:|dpkg(-deb)?: error", line)] or said
-        raise MillraceError(" / ".join(told[-3:]), where=label, remedy=_REMEDY)
+        lines = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        errors = [line for line in lines if re.match(r"E:|dpkg(-deb)?: error", line)] or lines
+        raise MillraceError(" / ".join(errors[-3:]), where=label, remedy=_REMEDY)

@@ -41,8 +41,7 @@ def packages(language: str) -> tuple[str, str]:
 
 
 def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
-    """Yield the prompts of an unpacked pair of packages, in the order of the list; count the others in
-    `skipped`."""
+    """Yield the prompts of unpacked packages, in the order of the list; count the others in `skipped`."""
     lists = sorted(texts.glob("usr/share/doc/*/core-sounds-*.txt.gz"))
     sounds = audio / "usr/share/asterisk/sounds"
     # <language and voice>/<name>.g722, where the name may hold a folder: digits/1
@@ -51,11 +50,9 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
         for path in sorted(sounds.glob("*/**/*.g722"))
     }
     if not lists or not by_name:
-        raise MillraceError(
-            "no list of prompts, or no audio, where the packages have been unpacked",
-            where=str(audio),
-            remedy="Remove the folder and run again, or choose --source synthesis",
-        )
+        problem = "no list of prompts, or no audio, where the packages have been unpacked"
+        remedy = "Remove the folder and run again, or choose --source synthesis"
+        raise MillraceError(problem, where=str(audio), remedy=remedy)
     folded = {name.casefold(): path for name, path in by_name.items()}
     for name, raw in read_texts(lists[0], skipped).items():
         path = by_name.get(name) or folded.get(name.casefold())
@@ -75,8 +72,7 @@ def read_texts(path: str | os.PathLike, skipped: Counter) -> dict[str, str]:
 
     A name with two different texts is dropped: nobody knows which of them is spoken.
     """
-    texts: dict[str, str] = {}
-    ambiguous = set()
+    texts, ambiguous = {}, set()
     for line in gzip.decompress(Path(path).read_bytes()).decode("utf-8-sig", "replace").splitlines():
         name, colon, text = line.partition(":")
         if not line.strip() or line.lstrip().startswith(";") or not colon:
@@ -116,9 +112,8 @@ def decode(path: str | os.PathLike) -> np.ndarray:
         with av.open(str(path), format="g722") as container:
             frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     except av.FFmpegError as error:
-        raise MillraceError(
-            f"not G.722 audio ({error})", where=str(path), remedy="Remove the package's folder and run again"
-        ) from None
+        remedy = "Remove the package's folder and run again"
+        raise MillraceError(f"not G.722 audio ({error})", where=str(path), remedy=remedy) from None
     return np.concatenate(frames) if frames else np.zeros(0, np.int16)
 
 
@@ -126,19 +121,18 @@ def sentences(language: str, seed: int, count: int = SENTENCES) -> list[str]:
     """`count` different sentences made of the phrases of a language; one in eight is short ("who does")."""
     phrases = jsonl.read(PHRASES)[language]
     rng = random.Random(f"{seed}:{language}:sentences")
-    found: dict[str, str] = {}
-    while len(found) < count:
+    texts: dict[str, str] = {}
+    while len(texts) < count:
         when, who, does, where = (rng.choice(phrases[part]) for part in ("when", "who", "does", "where"))
-        text = (
-            f"{who[0].upper()}{who[1:]} {does}." if len(found) % 8 == 7 else f"{when}, {who} {does} {where}."
-        )
-        found.setdefault(normal(text), text)
-    return list(found.values())
+        text = f"{when}, {who} {does} {where}."
+        if len(texts) % 8 == 7:
+            text = f"{who[0].upper()}{who[1:]} {does}."
+        texts.setdefault(normal(text), text)
+    return list(texts.values())
 
 
 def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Prompt]:
-    """Yield `count` sentences spoken by espeak-ng, resampled to 16 kHz. Reproducible in a fresh process
-    only."""
+    """Yield `count` sentences spoken by espeak-ng, at 16 kHz. Reproducible in a fresh process only."""
     import soxr
 
     from millrace.speech.demo.synthesis import Synthesiser
@@ -149,9 +143,8 @@ def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Pr
         spoken = voice.speak(text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70))
         # In floats: soxr dithers int16 with a seed taken from the clock.
         resampled = soxr.resample(spoken.astype(np.float32), voice.sample_rate, SAMPLING_RATE)
-        yield Prompt(
-            f"sentence/{number:04d}", text, np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)
-        )
+        samples = np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)
+        yield Prompt(f"sentence/{number:04d}", text, samples)
 
 
 def normal(text: str) -> str:
@@ -167,12 +160,12 @@ def distinct(prompts: Iterable[Prompt], skipped: Counter) -> list[Prompt]:
     A prompt under two names could else fall into two recordings, one of them in the test split.
     """
     seen: set[str] = set()
-    kept = []
+    unique = []
     for prompt in prompts:
         marks = {normal(prompt.text), hashlib.sha256(prompt.samples.tobytes()).hexdigest()}
         if seen & marks:
             skipped["duplicate"] += 1
         else:
-            kept.append(prompt)
+            unique.append(prompt)
         seen |= marks
-    return kept
+    return unique

@@ -42,9 +42,8 @@ class Recording:
 @dataclass(frozen=True)
 class _Utterance:
     prompts: tuple[Prompt, ...]
-    pauses: tuple[
-        int, ...
-    ]  # samples of silence behind each prompt; the last one separates from the next utterance
+    # Samples of silence behind each prompt; the last one separates from the next utterance.
+    pauses: tuple[int, ...]
 
     @property
     def samples(self) -> int:
@@ -55,7 +54,7 @@ def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recordi
     """Put each prompt into one utterance of one recording.
 
     Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so that limits
-    on the duration have something to reject. Recordings last 3 to 15 minutes where there is enough speech for
+    on the duration have something to reject. Recordings last 3 to 15 minutes if there is enough speech for
     one.
     """
     if not prompts:
@@ -80,17 +79,17 @@ def _utterances(prompts: Sequence[Prompt], rng: random.Random) -> Iterator[_Utte
     while waiting:
         kind = rng.random()
         if kind < 0.05:
-            least, most = 0.0, 0.0
+            least, limit = 0.0, 0.0
         elif kind < 0.07:
-            least, most = rng.uniform(20.5, 24.0), 30.0
+            least, limit = rng.uniform(20.5, 24.0), 30.0
         else:
-            least, most = rng.uniform(3.0, 10.0), 12.0
+            least, limit = rng.uniform(3.0, 10.0), 12.0
         taken, pauses = [waiting.pop()], []
         seconds = len(taken[0].samples) / SAMPLING_RATE
         while waiting and seconds < least:
             pause = rng.randint(int(0.15 * SAMPLING_RATE), int(0.4 * SAMPLING_RATE))
             longer = seconds + (pause + len(waiting[-1].samples)) / SAMPLING_RATE
-            if longer > most and seconds >= 3.0:
+            if longer > limit and seconds >= 3.0:
                 break
             taken.append(waiting.pop())
             pauses.append(pause)
@@ -100,8 +99,7 @@ def _utterances(prompts: Sequence[Prompt], rng: random.Random) -> Iterator[_Utte
 
 
 def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
-    """Where to cut the utterances into `count` recordings: one clearly longer, the others of spread
-    lengths."""
+    """Where to cut the utterances into `count` recordings: one clearly longer than the others."""
     weights = [rng.random() for _ in range(count)]
     weights[rng.randrange(count)] += 0.6 * count
     spare = max(0.0, minutes[-1] - count * BASE_MINUTES)
@@ -126,8 +124,7 @@ def _recording(utterances: Sequence[_Utterance], rng: random.Random) -> Recordin
 
 
 def misheard(text: str, rng: random.Random) -> str:
-    """`text` with the errors of a recogniser: mostly a character error rate up to 0.15, now and then above
-    0.3."""
+    """`text` with errors of a recogniser: CER mostly up to 0.15, now and then above 0.3."""
     kind = rng.random()
     rate = 0.0 if kind < 0.2 else rng.uniform(0.35, 0.6) if kind > 0.96 else rng.uniform(0.01, 0.13)
     alphabet = sorted({character for character in text.lower() if character.isalpha()}) or ["a"]
@@ -143,10 +140,8 @@ def misheard(text: str, rng: random.Random) -> str:
         budget -= 1
         at, character = rng.randrange(len(word)), rng.choice(alphabet)
         change = rng.choice(("substitute", "delete", "insert"))
-        if change == "substitute":
-            words[place] = word[:at] + character + word[at + 1 :]
-        elif change == "insert":
-            words[place] = word[:at] + character + word[at:]
-        elif len(word) > 1:
-            words[place] = word[:at] + word[at + 1 :]
+        if change == "delete":
+            words[place] = word[:at] + word[at + 1 :] if len(word) > 1 else word
+        else:
+            words[place] = word[:at] + character + word[at + (change == "substitute") :]
     return " ".join(words)

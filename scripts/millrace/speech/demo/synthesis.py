@@ -25,10 +25,8 @@ class Synthesiser:
         try:
             import espeakng_loader
         except ImportError:
-            raise MillraceError(
-                "there is no speech synthesis on this machine",
-                remedy="Install it (pip install espeakng-loader), or run where apt-get can fetch the demo recordings",
-            ) from None
+            remedy = "Install it (pip install espeakng-loader), or run where apt-get can fetch recordings"
+            raise MillraceError("there is no speech synthesis on this machine", remedy=remedy) from None
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         folder = str(espeakng_loader.get_data_path()).encode()
         self.sample_rate = self._library.espeak_Initialize(_SYNCHRONOUS, 0, folder, 0)

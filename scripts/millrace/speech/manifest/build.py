@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,8 +18,7 @@ from millrace.speech.manifest import segments
 
 @dataclass
 class Manifest:
-    """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, and the
-    ledger."""
+    """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, the ledger."""
 
     ledger: Ledger
     rows: list[dict] = field(default_factory=list)
@@ -49,22 +47,19 @@ def generate(partition: dict, limits: segments.Limits) -> Manifest:
 
 def _add_recording(result: Manifest, partition: dict, recording: dict, limits: segments.Limits) -> None:
     rows: list[dict] = []
-    probes: dict[str, tuple[float | None, Sequence[str]]] = {}
+    sources = {t["audio"]["path"]: t["audio"] for t in recording["transcripts"] if t["audio"]}
+    probes = {path: _probe(path) for path in sources}
     for transcript in recording["transcripts"]:
-        source = transcript["audio"]
-        if source and source["path"] not in probes:
-            probes[source["path"]] = _probe(source["path"])
-        seconds = probes[source["path"]][0] if source else None
+        seconds = probes[transcript["audio"]["path"]][0] if transcript["audio"] else None
         rows += _transcript_rows(result, partition, recording, transcript, seconds, limits)
     rows.sort(key=lambda row: (row["start_seconds"], row["end_seconds"], row["transcript_id"]))
     rows, duplicates = segments.resolve_duplicates(rows)
     for row, reason, detail in duplicates:
-        _reject(result, row["_place"], reason, detail)
+        result.rejects.append(segments.Reject(**row["_place"], reason=reason, detail=detail))
     for row in rows:
         del row["_place"]
     result.rows += rows
-    used = {t["audio"]["path"]: t["audio"] for t in recording["transcripts"] if t["audio"]}
-    for path, source in used.items() or [("", None)]:
+    for path, source in sources.items() or [("", None)]:
         seconds, warnings = probes.get(path, (None, ()))
         result.ledger.warnings.update(warning.partition(":")[0] for warning in warnings)
         result.recordings.append(
@@ -83,8 +78,7 @@ def _add_recording(result: Manifest, partition: dict, recording: dict, limits: s
 
 
 def _probe(path: str) -> tuple[float | None, Sequence[str]]:
-    """Length in seconds and warnings; a file that cannot be read fails later, when it is to be cut, with its
-    reason."""
+    """Length in seconds and warnings; a file that cannot be read fails when it is cut, with its reason."""
     try:
         info = audio.probe(path)
     except audio.AudioError as error:
@@ -100,21 +94,22 @@ def _transcript_rows(
     audio_seconds: float | None,
     limits: segments.Limits,
 ) -> list[dict]:
-    place = {
+    """The rows of one transcript, with their `_place` for rejects; counts go to the ledger of `result`."""
+    ledger, source = result.ledger, transcript["audio"]
+    identity = {
         "country": partition["country"],
         "video_id": recording["video_id"],
         "transcript_id": transcript["transcript_id"],
-        "file": Path(transcript["path"]).name,
     }
+    place = {**identity, "file": Path(transcript["path"]).name}
     try:
         parsed = alignment.parse(Path(transcript["path"]).read_bytes())
     except (OSError, alignment.BadAlignment) as error:
         # It could be read when the workflow was parsed: the next dry run will list it as rejected.
-        reason = error.reason if isinstance(error, alignment.BadAlignment) else "json_unreadable"
-        result.ledger.warnings[reason] += 1
+        ledger.warnings[getattr(error, "reason", "json_unreadable")] += 1
         return []
-    result.ledger.rows_in += len(parsed.segments)
-    result.ledger.repaired.update(parsed.repairs)
+    ledger.rows_in += len(parsed.segments)
+    ledger.repaired.update(parsed.repairs)
     valid: list[segments.Segment] = []
     for number, raw in enumerate(parsed.segments):
         try:
@@ -122,20 +117,18 @@ def _transcript_rows(
                 detail = f"the same audio as {recording['twin_of']}, which is in {recording['twin_split']}"
                 raise segments.Unusable("same_audio_in_other_split", detail)
             valid.append(segments.validate(raw, number, limits, audio_seconds))
-        except segments.Unusable as unusable:
-            _reject(result, {**place, "segment": number}, unusable.reason, str(unusable))
-    result.ledger.repaired.update(segments.count_repairs(segment.repairs for segment in valid))
-    cers, wers = error_rates([s.human_text for s in valid], [s.asr_text for s in valid])
+        except segments.Unusable as error:
+            reject = segments.Reject(**place, segment=number, reason=error.reason, detail=str(error))
+            result.rejects.append(reject)
+    ledger.repaired.update(name for segment in valid for name in segment.repairs)
     if missing := sum(segment.cer is None for segment in valid):
-        result.ledger.repaired["cer_computed"] += missing
-    source = transcript["audio"]
+        ledger.repaired["cer_computed"] += missing
+    cers, wers = error_rates([s.human_text for s in valid], [s.asr_text for s in valid])
     return [
         {
+            **identity,
             "key": segments.key_of(partition["country"], recording["video_id"], segment),
-            "country": partition["country"],
             "language": partition["language"],
-            "video_id": recording["video_id"],
-            "transcript_id": transcript["transcript_id"],
             "source_audio_path": source["path"] if source else transcript["audio_file"],
             "start_seconds": segment.start,
             "end_seconds": segment.end,
@@ -155,12 +148,3 @@ def _transcript_rows(
         }
         for segment, cer, wer in zip(valid, cers, wers, strict=True)
     ]
-
-
-def _reject(result: Manifest, place: dict[str, Any], reason: str, detail: str) -> None:
-    result.rejects.append(segments.Reject(**place, reason=reason, detail=detail))
-
-
-def reject_rows(rejects: Sequence[segments.Reject]) -> list[dict]:
-    """Rejects as JSON rows."""
-    return [asdict(reject) for reject in rejects]

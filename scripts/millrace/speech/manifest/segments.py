@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +13,8 @@ from millrace.speech.corpus import alignment
 END_TOLERANCE = 0.05
 # Rejects by choice or by rule of the data set; all other reasons are errors in the sources.
 CHOICES = frozenset(
-    [
-        "too_short",
-        "too_long",
-        "cer_over_limit",
-        "duplicate_exact",
-        "duplicate_key",
-        "same_audio_in_other_split",
-    ]
+    ["too_short", "too_long", "cer_over_limit"]
+    + ["duplicate_exact", "duplicate_key", "same_audio_in_other_split"]
 )
 
 
@@ -35,7 +28,7 @@ class Limits:
 
 @dataclass
 class Reject:
-    """A segment that does not go on, where it stands, and why."""
+    """A segment that is not used: its place in the corpus, and why."""
 
     country: str
     video_id: str
@@ -48,7 +41,7 @@ class Reject:
 
 @dataclass
 class Segment:
-    """A valid segment. Times in seconds; `cer` is None where the alignment gives none that can be used."""
+    """A valid segment. Times in seconds; `cer` is None if the alignment states none that can be used."""
 
     start: float
     end: float
@@ -70,10 +63,9 @@ class Unusable(ValueError):
 
 
 def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None) -> Segment:
-    """Check one segment as written (`number` is its place in the file, from 0). Raises Unusable with the
-    reason.
+    """Check one segment as written. Raises Unusable with the reason.
 
-    `audio_seconds` is the length of the recording, or None where it is unknown.
+    `number` is its place in the file, from 0; `audio_seconds` the length of the recording, None if unknown.
     """
     if not isinstance(raw, dict):
         raise Unusable("segment_not_an_object", f"the segment is {alignment.kind_of(raw)}, not an object")
@@ -102,14 +94,15 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
         raise Unusable("too_short", f"{duration:.3f} s, shorter than {limits.min_duration:g} s")
     if duration > limits.max_duration + 1e-6:
         raise Unusable("too_long", f"{duration:.3f} s, longer than {limits.max_duration:g} s")
+    cer, indices = _number(raw, "cer"), [_number(raw, name) for name in ("start_idx", "end_idx")]
     return Segment(
         start,
         end,
         human_text,
         asr_text,
-        _rate(raw),
-        _index(raw, "start_idx"),
-        _index(raw, "end_idx"),
+        cer if cer is not None and cer >= 0 else None,
+        # Beyond 2^53 floats are no exact whole numbers.
+        *(int(index) if index is not None and abs(index) < 2**53 else None for index in indices),
         number,
         repairs,
     )
@@ -151,18 +144,8 @@ def _text(raw: dict, name: str, repairs: list[str]) -> str:
     return text
 
 
-def _rate(raw: dict) -> float | None:
-    rate = _number(raw, "cer")
-    return rate if rate is not None and rate >= 0 else None
-
-
-def _index(raw: dict, name: str) -> int | None:
-    index = _number(raw, name)
-    return int(index) if index is not None and abs(index) < 2**53 else None
-
-
 def _number(raw: dict, name: str) -> float | None:
-    """A field that a segment can do without: None where it is no finite number."""
+    """A field that a segment can do without: None if it is no finite number."""
     value = alignment.field_of(raw, name)
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
@@ -172,38 +155,28 @@ def _number(raw: dict, name: str) -> float | None:
 
 
 def key_of(country: str, video_id: str, segment: Segment) -> str:
-    """The segment's key: country, video id, start and end in whole milliseconds (truncated, as the corpus
-    does)."""
+    """Country, video id, start and end in whole milliseconds, truncated as in the original script."""
     return f"{country}_{video_id}_{int(segment.start * 1000)}_{int(segment.end * 1000)}"
 
 
-def resolve_duplicates(rows: Iterable[dict]) -> tuple[list[dict], list[tuple[dict, str, str]]]:
+def resolve_duplicates(rows: Sequence[dict]) -> tuple[list[dict], list[tuple[dict, str, str]]]:
     """Keep one row per key: the one with the lowest CER, then the first.
 
-    Returns the rows kept, in their order, and (row, reason, detail) of the others: `duplicate_exact` where
+    Returns the rows that stay, in their order, and (row, reason, detail) of the others: `duplicate_exact` if
     times and texts are the same too, else `duplicate_key` (a second transcript of the same span, or times
     that differ by less than a millisecond).
     """
-    rows = list(rows)
     best: dict[str, dict] = {}
     for row in rows:
-        kept = best.get(row["key"])
-        if kept is None or row["cer"] < kept["cer"]:
+        if row["cer"] < best.setdefault(row["key"], row)["cer"]:
             best[row["key"]] = row
-    rejected = []
+    compared = ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
+    unique, rejected = [], []
     for row in rows:
-        kept = best[row["key"]]
-        if row is kept:
+        if row is (winner := best[row["key"]]):
+            unique.append(row)
             continue
-        same = all(
-            row[name] == kept[name]
-            for name in ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
-        )
+        same = all(row[name] == winner[name] for name in compared)
         reason = "duplicate_exact" if same else "duplicate_key"
-        rejected.append((row, reason, f"same key {row['key']} as in transcript {kept['transcript_id']!r}"))
-    return [row for row in rows if row is best[row["key"]]], rejected
-
-
-def count_repairs(repairs: Iterable[list[str]]) -> Counter:
-    """How often each repair was made."""
-    return Counter(name for names in repairs for name in names)
+        rejected.append((row, reason, f"same key {row['key']} as in transcript {winner['transcript_id']!r}"))
+    return unique, rejected

@@ -1,4 +1,4 @@
-"""Making the shards of a partition: what is good on disk is kept, the rest is built shard after shard."""
+"""Make the shards of a partition: good ones on disk are kept, the others are built one after the other."""
 
 from __future__ import annotations
 
@@ -18,25 +18,20 @@ from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio.encode import check_format
-from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SIDECAR_SCHEMA
+from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import ShardFile
 from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
 from millrace.speech.shards.plan import Plan, PlannedSegment, PlannedShard
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter
 
-_COPIED = [
-    name
-    for name in INDEX_SCHEMA.names
-    if name
-    not in ("shard", "member", "offset", "size", "samples", "sample_rate", "duration_seconds", "sha256")
-]
+# Columns of the index that come from the manifest row; the others tell of the tar and the audio in it.
+_COPIED = [name for name in INDEX_SCHEMA.names if name in SCHEMA.names and name != "duration_seconds"]
 
 
 @dataclass
 class Built:
-    """What lies on disk of a partition: index, (key, status, message) of every manifest row, and counts of
-    shards."""
+    """A partition on disk: index, (key, status, message) of every manifest row, and counts of shards."""
 
     index: pa.Table
     statuses: list[tuple[str, str, str]]
@@ -52,13 +47,10 @@ class Built:
 
     def line(self) -> str:
         """One line for the log."""
-        errors = (
-            ", ".join(f"{count} {status}" for status, count in sorted(self.errors.items())) or "no errors"
-        )
-        return (
-            f"{self.index.num_rows} segments, {self.hours:.2f} h; shards: {self.kept} kept, {self.rebuilt} built, "
-            f"{len(self.removed)} stale files removed; {errors}"
-        )
+        errors = ", ".join(f"{count} {status}" for status, count in sorted(self.errors.items()))
+        shards = f"{self.kept} kept, {self.rebuilt} built, {len(self.removed)} stale files removed"
+        hours = f"{self.index.num_rows} segments, {self.hours:.2f} h"
+        return f"{hours}; shards: {shards}; {errors or 'no errors'}"
 
 
 def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False) -> Built:
@@ -66,45 +58,41 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
 
     A shard whose sidecar has the plan's digest and whose tar has the size and SHA-256 written there stays
     untouched; with `retry_errors` only if none of its segments is in error. Shards of this partition that the
-    plan does not have are removed. Raises MillraceError where the disk is, or would get, full; finished
+    plan does not have are removed. Raises MillraceError if the disk is, or would get, full; finished
     shards stay.
     """
-    output_dir = Path(output_dir)
-    check_format(plan.options.sampling_rate, plan.options.audio_format)
+    output_dir, options = Path(output_dir), plan.options
+    check_format(options.sampling_rate, options.audio_format)
     sidecars: dict[str, Sidecar] = {}
     for shard in plan.shards:
-        sidecar = _good(shard, output_dir, retry_errors)
-        if sidecar is not None:
+        tar = shard.tar(output_dir)
+        sidecar = read_sidecar(tar)
+        if sidecar is None or sidecar.digest != shard.digest or (retry_errors and sidecar.failed):
+            continue
+        if sidecar.describes(tar):
             sidecars[shard.shard] = sidecar
     to_build = [shard for shard in plan.shards if shard.shard not in sidecars]
     built = Built(INDEX_SCHEMA.empty_table(), [], kept=len(sidecars), rebuilt=len(to_build))
     built.removed = _sweep(plan, output_dir)
     _check_disk(plan, to_build, output_dir)
     segments = [segment for shard in to_build for segment in shard.segments]
-    options = plan.options
     with (
         cli.Progress(sum(segment.hours for segment in segments), "h", f"{plan.partition}") as progress,
         contextlib.closing(encoded(segments, options.sampling_rate, options.audio_format)) as stream,
-        _disk_full_is_told(output_dir),
+        _disk_full_explained(output_dir),
     ):
+        # One stream for all shards: a recording that goes on in the next shard is decoded once.
         results = _counted(zip(segments, stream, strict=False), progress)
         for shard in to_build:
-            taken = itertools.islice(results, len(shard.segments))
-            sidecars[shard.shard] = _build_shard(shard, output_dir, taken, plan)
+            of_shard = itertools.islice(results, len(shard.segments))
+            sidecars[shard.shard] = _build_shard(shard, output_dir, of_shard, plan)
     tables = [sidecars[shard.shard].table for shard in plan.shards]
     built.index = index_of(tables)
     built.statuses = _statuses(plan, tables)
     built.hours = sum(built.index["duration_seconds"].to_pylist()) / 3600
-    _check_balance(plan, built)
+    counts = {"rows_in": len(plan.rows), "rows_out": built.index.num_rows, "rejected": built.errors}
+    Ledger("speech_create_shards", str(plan.partition), **counts).check()
     return built
-
-
-def _good(shard: PlannedShard, output_dir: Path, retry_errors: bool) -> Sidecar | None:
-    tar = shard.tar(output_dir)
-    sidecar = read_sidecar(tar)
-    if sidecar is None or sidecar.digest != shard.digest or (retry_errors and sidecar.failed):
-        return None
-    return sidecar if sidecar.describes(tar) else None
 
 
 def _counted(
@@ -125,9 +113,8 @@ def _build_shard(
     rows: list[dict] = []
     # From here on the old tar, if any, is not known to be good: no index may speak of it.
     sidecar_path(tar).unlink(missing_ok=True)
+    writer = None
     with contextlib.ExitStack() as stack:
-        partial = None
-        writer = None
         for segment, result in results:
             row = {"key": segment.row["key"], "status": result.status, "error_message": result.message}
             rows.append(row)
@@ -155,44 +142,34 @@ def _build_shard(
 
 
 def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
-    found = dict(plan.settled)
+    outcomes = dict(plan.settled)
     for shard, table in zip(plan.shards, tables, strict=True):
-        outcomes = zip(table["status"].to_pylist(), table["error_message"].to_pylist(), strict=True)
-        for segment, outcome in zip(shard.segments, outcomes, strict=True):
-            found[segment.position] = outcome
-    return [(row["key"], *found[position]) for position, row in enumerate(plan.rows)]
-
-
-def _check_balance(plan: Plan, built: Built) -> None:
-    ledger = Ledger(
-        "speech_create_shards", str(plan.partition), rows_in=len(plan.rows), rows_out=built.index.num_rows
-    )
-    ledger.rejected = built.errors
-    ledger.check()
+        columns = (table[name].to_pylist() for name in ("status", "error_message"))
+        for segment, *outcome in zip(shard.segments, *columns, strict=True):
+            outcomes[segment.position] = outcome
+    return [(row["key"], *outcomes[position]) for position, row in enumerate(plan.rows)]
 
 
 def _sweep(plan: Plan, output_dir: Path) -> list[Path]:
-    """Remove shards and sidecars with numbers of this partition that the plan does not have, and dead
-    temporaries."""
+    """Delete this partition's shards and sidecars that the plan does not have, and dead temporaries."""
     partition = plan.partition
     wanted = {Path(shard.shard).stem for shard in plan.shards}
     folder = output_dir / partition.country / partition.folder
     removed = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        found = ShardFile.parse(path.name)
-        if found is None or found.partition != partition:
+        file = ShardFile.parse(path.name)
+        if file is None or file.partition != partition:
             continue
-        if found.temporary:
-            atomic.sweep_partials(path.with_name(path.name[1 : -len(found.temporary)]))
-        elif found.shard not in wanted:
+        if file.temporary:
+            atomic.sweep_partials(path.with_name(path.name[1 : -len(file.temporary)]))
+        elif file.shard not in wanted:
             path.unlink()
             removed.append(path)
     return removed
 
 
 def _check_disk(plan: Plan, shards: list[PlannedShard], output_dir: Path) -> None:
-    """Refuse to start what will not fit: bounds of the shards to build plus 5 %, less the old ones they
-    replace."""
+    """Refuse what will not fit: the shards' upper bounds plus 5 %, less the old shards they replace."""
     needed = used = 0.0
     for shard in shards:
         used += 1.05 * shard.bytes_at_most
@@ -210,7 +187,7 @@ def _check_disk(plan: Plan, shards: list[PlannedShard], output_dir: Path) -> Non
 
 
 @contextlib.contextmanager
-def _disk_full_is_told(output_dir: Path) -> Iterator[None]:
+def _disk_full_explained(output_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

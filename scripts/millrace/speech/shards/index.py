@@ -1,5 +1,4 @@
-"""The tables beside shards: the index of what is in them, and the sidecar by which a shard is known to be
-good.
+"""The tables beside shards: the index of what is in them, and the sidecar that proves a shard good.
 
 The sidecar of `x-00000.tar` is `.x-00000.index.parquet`, hidden, so that loaders given the folder see tars
 only. It holds a row for every segment planned for the shard, failed ones included, and in its metadata the
@@ -27,8 +26,7 @@ _META = b"millrace"
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What is known of a shard. `tar_sha256` is None where no segment could be had, and so no tar was
-    written."""
+    """Facts on a shard. `tar_sha256` is None if all segments failed, so that no tar was written."""
 
     digest: str
     tar_size: int
@@ -41,7 +39,7 @@ class Sidecar:
         return self.table["offset"].null_count > 0
 
     def describes(self, tar: Path) -> bool:
-        """Whether `tar` lies there as it was written: size and SHA-256, or no file where none was."""
+        """Whether `tar` is as it was written: size and SHA-256, or no file if none was written."""
         try:
             size = os.path.getsize(tar)
         except OSError:
@@ -61,13 +59,12 @@ def write_sidecar(tar: Path, sidecar: Sidecar) -> None:
 
 
 def read_sidecar(tar: Path) -> Sidecar | None:
-    """The sidecar of a tar; None where there is none, or none that can be read."""
+    """The sidecar of a tar; None if it is missing or cannot be read."""
     try:
         table = pq.read_table(sidecar_path(tar), partitioning=None)
         meta = orjson.loads(table.schema.metadata[_META])
-        sidecar = Sidecar(
-            meta["digest"], meta["tar_size"], meta["tar_sha256"], table.replace_schema_metadata(None)
-        )
+        table = table.replace_schema_metadata(None)
+        sidecar = Sidecar(meta["digest"], meta["tar_size"], meta["tar_sha256"], table)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
     return sidecar if sidecar.table.schema == SIDECAR_SCHEMA else None
@@ -77,16 +74,6 @@ def index_of(tables: Iterable[pa.Table]) -> pa.Table:
     """The index rows of sidecar tables: segments that are in a tar, in the tables' order."""
     chosen = [table.filter(table["offset"].is_valid()).select(INDEX_SCHEMA.names) for table in tables]
     return pa.concat_tables([INDEX_SCHEMA.empty_table(), *chosen]).combine_chunks()
-
-
-def gather(output_dir: Path) -> pa.Table:
-    """The index of every finished shard under a folder, by path."""
-    tables = []
-    for tar in sorted(output_dir.glob("*/*/*.tar")):
-        sidecar = read_sidecar(tar)
-        if sidecar is not None and sidecar.tar_sha256 and os.path.getsize(tar) == sidecar.tar_size:
-            tables.append(sidecar.table)
-    return index_of(tables)
 
 
 def write_statuses(path: str | os.PathLike, rows: Sequence[tuple[str, str, str]]) -> None:

@@ -1,5 +1,4 @@
-"""Which segments go into which shard: a pure function of the manifest part, the options and the sources'
-stat.
+"""Which segments go into which shard: a function of the manifest part, the options and the sources' stat.
 
 Shards are filled in manifest order by an upper bound of each segment's bytes that is known before decoding,
 so that no shard exceeds the limit and nothing has to be decoded to know where a segment belongs.
@@ -32,8 +31,7 @@ _LONGEST_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What a user chooses: Hz, a format of millrace.speech.audio.cut, the highest CER, gigabytes (10^9 bytes)
-    a shard."""
+    """What a user chooses: Hz, a format of audio.cut, the highest CER, GB (10^9 bytes) a shard."""
 
     sampling_rate: int = 16_000
     audio_format: str = "flac"
@@ -68,8 +66,7 @@ class PlannedSegment:
 
 @dataclass(frozen=True)
 class PlannedShard:
-    """A tar to be: `shard` is its path below the output folder, `digest` covers all that decides on its
-    bytes."""
+    """A tar to be: `shard` is its path below the output folder, `digest` covers all that decides on it."""
 
     shard: str
     segments: tuple[PlannedSegment, ...]
@@ -83,8 +80,7 @@ class PlannedShard:
 
 @dataclass
 class Plan:
-    """The shards of a partition, and `settled`: status and message of the rows that need no audio, by
-    position."""
+    """The shards of a partition; `settled`: (status, message) of the rows that need no audio, by position."""
 
     partition: Partition
     options: ShardOptions
@@ -96,15 +92,21 @@ class Plan:
 def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOptions) -> Plan:
     """Plan the shards of the manifest rows of one partition.
 
-    Rows that are not pending keep their status. Raises MillraceError where the partition would need more
-    shards than it has numbers.
+    Rows that are not pending keep their status. Raises MillraceError if the partition would need more shards
+    than it has numbers.
     """
     plan = Plan(partition, options, rows)
     groups: list[list[PlannedSegment]] = []
-    sizes: list[int] = []
-    # Room is left for the end of the tar: two blocks and the filling of the last record.
+    sizes: list[int] = []  # upper bounds, bytes
+    # Room is left for the end of the tar: two blocks and the padding of the last record.
     room = int(options.max_shard_size_gb * 1e9) - 2 * RECORD
-    for segment in _in_recording_order(_segments(plan)):
+    segments = _segments(plan)
+    # Recordings in the manifest's order, segments in order of time: generate_manifest writes them so already.
+    first: dict[str, int] = {}
+    for segment in segments:
+        first.setdefault(segment.row["video_id"], segment.position)
+    segments.sort(key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position))
+    for segment in segments:
         size = segment_bytes(segment, options)
         if not groups or sizes[-1] + size > room:
             groups.append([])
@@ -113,14 +115,14 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
         sizes[-1] += size
     if len(groups) > SHARD_NUMBERS:
         raise MillraceError(
-            f"{len(groups)} shards of {options.max_shard_size_gb:g} GB are needed, and a partition has {SHARD_NUMBERS}",
+            f"{len(groups)} shards of {options.max_shard_size_gb:g} GB are needed, more than {SHARD_NUMBERS}",
             where=f"partition {partition}",
             remedy="Raise max_shard_size_gb, or lower speech.partition_hours",
         )
-    stats: dict[str, tuple[int, int] | None] = {}
-    for number, (segments, size) in enumerate(zip(groups, sizes, strict=True), partition.first):
-        digest = _digest(segments, options, stats)
-        plan.shards.append(PlannedShard(partition.shard(number), tuple(segments), size + 2 * RECORD, digest))
+    stats = {path: _stat(path) for path in {segment.source for segment in segments}}
+    for number, (group, size) in enumerate(zip(groups, sizes, strict=True), partition.first):
+        digest = _digest(group, options, stats)
+        plan.shards.append(PlannedShard(partition.shard(number), tuple(group), size + 2 * RECORD, digest))
     return plan
 
 
@@ -149,20 +151,18 @@ def audio_bytes(seconds: float, sampling_rate: int, audio_format: str) -> int:
 
 def _segments(plan: Plan) -> list[PlannedSegment]:
     """The rows to be written; what is over the CER limit, or cannot be a member, is settled here."""
-    found: list[PlannedSegment] = []
+    segments: list[PlannedSegment] = []
     seen: set[str] = set()
     for position, row in enumerate(plan.rows):
         if row["status"] != PENDING:
             plan.settled[position] = row["status"], row["error_message"] or ""
-            continue
-        problem = _problem(row, seen, plan.options)
-        if problem:
+        elif problem := _problem(row, seen, plan.options):
             plan.settled[position] = problem
-            continue
-        seen.add(row["key"])
-        text = sample_json(row, plan.options.sampling_rate)
-        found.append(PlannedSegment(position, row, safe_key(row["key"]), text))
-    return found
+        else:
+            seen.add(row["key"])
+            text = sample_json(row, plan.options.sampling_rate)
+            segments.append(PlannedSegment(position, row, safe_key(row["key"]), text))
+    return segments
 
 
 def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str] | None:
@@ -186,60 +186,36 @@ def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str
     return None
 
 
-def _in_recording_order(segments: list[PlannedSegment]) -> list[PlannedSegment]:
-    """Recordings in the manifest's order, segments in order of time: as generate_manifest leaves them
-    already."""
-    first: dict[str, int] = {}
-    for segment in segments:
-        first.setdefault(segment.row["video_id"], segment.position)
-    return sorted(
-        segments, key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position)
-    )
-
-
 def _digest(
-    segments: list[PlannedSegment], options: ShardOptions, stats: dict[str, tuple[int, int] | None]
+    segments: list[PlannedSegment], options: ShardOptions, stats: Mapping[str, tuple[int, int] | None]
 ) -> str:
     digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
-    sources: dict[str, tuple[int, int] | None] = {}
     for segment in segments:
-        if segment.source not in stats:
-            stats[segment.source] = _stat(segment.source)
-        sources[segment.source] = stats[segment.source]
         # The JSON writes NaN, infinity and None all as -1.0; the index keeps them apart.
         facts = (segment.stem, segment.span, segment.row["cer"], segment.row["wer"], segment.source)
         for part in (repr(facts).encode(), segment.text):
             digest.update(b"%d:" % len(part) + part)
-    digest.update(orjson.dumps(sorted(sources.items())))
+    digest.update(orjson.dumps(sorted((path, stats[path]) for path in {s.source for s in segments})))
     return digest.hexdigest()
 
 
 def _stat(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 # Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample has every
 # one, and numbers are always floats: readers infer types from the first samples, and an int or a null there
 # spoils the rest.
 FIELD_TYPES: dict[str, str] = {
-    "key": "string",
-    "country": "string",
-    "language": "string",
-    "video_id": "string",
-    "transcript_id": "string",
-    "start_seconds": "float64",
-    "end_seconds": "float64",
-    "duration_seconds": "float64",
-    "asr_transcript": "string",
-    "human_transcript": "string",
-    "cer": "float64",
-    "wer": "float64",
-    "original_transcript_start_idx": "float64",
-    "original_transcript_end_idx": "float64",
+    **dict.fromkeys(("key", "country", "language", "video_id", "transcript_id"), "string"),
+    **dict.fromkeys(("start_seconds", "end_seconds", "duration_seconds"), "float64"),
+    **dict.fromkeys(("asr_transcript", "human_transcript"), "string"),
+    **dict.fromkeys(("cer", "wer"), "float64"),
+    **dict.fromkeys(("original_transcript_start_idx", "original_transcript_end_idx"), "float64"),
     "sampling_rate": "float64",
     "split": "string",
     "subset_id": "float64",
@@ -249,8 +225,7 @@ UNKNOWN = -1.0
 
 
 def safe_key(key: str) -> str:
-    """`key` as it may stand before the dot of a member's name: letters, digits, `_`, `-`, the rest as %XX of
-    UTF-8.
+    """`key` for a member's name before the dot: letters, digits, `_`, `-`, the rest as %XX of UTF-8.
 
     `urllib.parse.unquote` gives the key back. A dot would merge samples; two leading underscores hide a
     member from `datasets`, so the first of them is quoted too.
@@ -260,14 +235,15 @@ def safe_key(key: str) -> str:
 
 
 def sample_json(row: Mapping, sampling_rate: int) -> bytes:
-    """The JSON member of a manifest row: compact, UTF-8, no local paths; unknown numbers are -1.0, unknown
-    texts ""."""
+    """The JSON member of a manifest row: compact, UTF-8, no local paths.
+
+    Unknown numbers are -1.0, unknown texts "".
+    """
     content: dict[str, str | float] = {}
     for name, kind in FIELD_TYPES.items():
         value = sampling_rate if name == "sampling_rate" else row.get(name)
-        content[name] = _number(value) if kind == "float64" else "" if value is None else str(value)
+        if kind == "string":
+            content[name] = "" if value is None else str(value)
+        else:
+            content[name] = UNKNOWN if value is None or not math.isfinite(value) else float(value)
     return orjson.dumps(content)
-
-
-def _number(value: float | None) -> float:
-    return UNKNOWN if value is None or not math.isfinite(value) else float(value)

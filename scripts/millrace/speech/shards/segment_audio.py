@@ -16,12 +16,8 @@ from millrace.speech.shards.plan import PlannedSegment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FATAL = (*DISK_FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-_STATUS = {
-    "audio_missing": MISSING_SOURCE,
-    "audio_empty": AUDIO_LOAD,
-    "audio_load": AUDIO_LOAD,
-    "audio_no_stream": AUDIO_LOAD,
-}
+_STATUS = dict.fromkeys(("audio_empty", "audio_load", "audio_no_stream"), AUDIO_LOAD)
+_STATUS["audio_missing"] = MISSING_SOURCE
 
 
 class Encoded(NamedTuple):
@@ -36,8 +32,7 @@ class Encoded(NamedTuple):
 def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) -> Generator[Encoded]:
     """Yield an `Encoded` for each segment, in order. Close the generator when not all are taken.
 
-    What is wrong with one segment or recording is in its `Encoded`; a full disk or exhausted memory is
-    raised.
+    Errors of one segment or recording are in its `Encoded`; a full disk or exhausted memory is raised.
     """
     with contextlib.closing(_cut(segments, rate)) as cuts:
         for segment, samples in cuts:
@@ -52,12 +47,11 @@ def _cut(
         spans: dict[str, list[tuple[float, float]]] = {}
         for segment in of_recording:
             spans.setdefault(segment.source, []).append(segment.span)
-        # Transcripts of one recording may point to different files: each is read once, side by side.
+        # Transcripts of one recording may name different files: each is read once, side by side.
         with contextlib.ExitStack() as stack:
-            readers = {
-                path: stack.enter_context(contextlib.closing(_read(path, s, rate)))
-                for path, s in spans.items()
-            }
+            readers = {path: _read(path, spans[path], rate) for path in spans}
+            for reader in readers.values():
+                stack.enter_context(contextlib.closing(reader))
             for segment in of_recording:
                 yield segment, next(readers[segment.source])
 
@@ -65,20 +59,18 @@ def _cut(
 def _read(path: str, spans: list[tuple[float, float]], rate: int) -> Generator[np.ndarray | Exception]:
     """`audio.cut`, but with one answer for each span whatever happens."""
     cuts: Iterator[np.ndarray | Exception] = audio.cut(path, spans, rate)
-    broken: Exception | None = None
+    answered = 0
     with contextlib.closing(cuts):
-        for _ in spans:
-            if broken is None:
-                try:
-                    yield next(cuts)
-                    continue
-                except StopIteration:
-                    broken = audio.AudioError("audio_load", path, "ends before its segments do")
-                except Exception as error:
-                    if _is_fatal(error):
-                        raise
-                    broken = error
-            yield broken
+        try:
+            for samples in cuts:
+                answered += 1
+                yield samples
+            broken = audio.AudioError("audio_load", path, "ends before its segments do")
+        except Exception as error:
+            if _is_fatal(error):
+                raise
+            broken = error
+    yield from itertools.repeat(broken, len(spans) - answered)
 
 
 def _encode(

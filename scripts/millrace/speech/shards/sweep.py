@@ -1,4 +1,4 @@
-"""Removing what partitions that are no more have left behind."""
+"""Delete the files of partitions that no longer exist."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from millrace.speech.names import Partition, ShardFile
 def sweep_country(
     shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection[str]
 ) -> list[Path]:
-    """Remove shards, their sidecars and the tables of this country's partitions that are not in `partitions`.
+    """Delete the shards, sidecars and tables of this country's partitions that are not in `partitions`.
 
-    `country` is the name as it stands in paths. Only files named as Millrace names them are touched.
+    `country` is the name as it stands in paths. Only files named as Millrace names them are deleted.
     """
-    removed: list[Path] = []
+
+    def is_gone(partition: Partition) -> bool:
+        # The workflow's train always has subsets: a train without one was made by hand.
+        mine = partition.country == country and partition.folder != "train"
+        return mine and str(partition) not in partitions
+
+    deleted: list[Path] = []
     for folder in sorted((shards_dir / country).glob("*")):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            found = ShardFile.parse(path.name)
-            if found and _is_gone(found.partition, country, partitions):
+            shard = ShardFile.parse(path.name)
+            if shard and is_gone(shard.partition):
                 path.unlink()
-                removed.append(path)
+                deleted.append(path)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     for root in (shards_dir / "partitions", manifest_dir / "partitions"):
         for entry in sorted(os.scandir(root), key=lambda entry: entry.name) if root.is_dir() else ():
             partition = Partition.parse(entry.name)
-            if partition and _is_gone(partition, country, partitions):
+            if partition and is_gone(partition):
                 shutil.rmtree(entry.path)
-                removed.append(Path(entry.path))
-    return removed
-
-
-def _is_gone(partition: Partition, country: str, partitions: Collection[str]) -> bool:
-    # The workflow's train always has subsets: a train without one was made by hand.
-    return partition.country == country and partition.folder != "train" and str(partition) not in partitions
+                deleted.append(Path(entry.path))
+    return deleted

@@ -1,5 +1,4 @@
-"""Tar files whose bytes depend on nothing but names and contents, and whose writer knows every member's
-place.
+"""Tar files whose bytes depend on names and contents only; the writer knows every member's offset.
 
 Headers are ustar: mode 0644, uid, gid and mtime 0, no user names, regular files only. A PAX record comes
 before a member whose name is longer than 100 bytes or not ASCII, or whose size is 8 GiB or more. The file
@@ -39,7 +38,7 @@ def _ustar(name: bytes, size: int, kind: bytes) -> bytes:
 
 
 def member_header(name: str, size: int) -> bytes:
-    """The header blocks of a regular file: 512 bytes, or more where a PAX record is needed."""
+    """The header blocks of a regular file: 512 bytes, or more if a PAX record is needed."""
     raw = name.encode("utf-8")
     if not raw or b"\0" in raw:
         raise ValueError(f"{name!r} cannot be the name of a tar member")
@@ -50,7 +49,7 @@ def member_header(name: str, size: int) -> bytes:
         records += _pax_record(b"size", b"%d" % size)
     if not records:
         return _ustar(raw, size, b"0")
-    # Readers that know no PAX see the shortened name; `size` is taken from the record where it does not fit.
+    # Readers that know no PAX see the shortened name; `size` is in the record if it does not fit.
     short = name.encode("ascii", "replace")[:100]
     pax = _ustar(b"././@PaxHeader", len(records), b"x") + records + bytes(-len(records) % BLOCK)
     return pax + _ustar(short, size if size <= MAX_USTAR_SIZE else 0, b"0")
@@ -66,8 +65,7 @@ def _pax_record(keyword: bytes, value: bytes) -> bytes:
 
 
 def member_bytes(name_bytes: int, size: int) -> int:
-    """An upper bound for what a member with a name of `name_bytes` bytes and a body of `size` bytes takes in
-    a tar."""
+    """Most bytes that a member takes in a tar, from the bytes of its name and of its body."""
     pax = 0 if name_bytes <= 100 else BLOCK + _blocks(name_bytes + 16)
     return pax + BLOCK + _blocks(size)
 
@@ -77,13 +75,12 @@ def _blocks(size: int) -> int:
 
 
 class TarWriter:
-    """Write a tar file at `path`, member after member; memory stays below a few MiB beside the largest
-    member.
+    """Write a tar file at `path`, member after member, in a few MiB of memory beside the largest member.
 
     Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file; None unless
     `hashed`) and `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True).
     Digests are worked out by threads beside the writing. Leaving the context by an exception closes the file
-    without an end mark: such a file is a torso, to be removed by the caller (see `millrace.common.atomic`).
+    without an end mark: such a file is incomplete, and the caller removes it (see `millrace.common.atomic`).
     """
 
     def __init__(self, path: str | os.PathLike, hashed: bool = True) -> None:
@@ -170,8 +167,7 @@ class TarWriter:
 
 
 class _Consumer:
-    """A thread that takes batches in order, a few behind at most; for work that releases the GIL, as hashlib
-    does."""
+    """A thread that takes batches in order, a few behind at most; hashlib releases the GIL meanwhile."""
 
     def __init__(self, consume: Callable[[list], None]) -> None:
         self._consume = consume
