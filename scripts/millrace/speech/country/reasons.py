@@ -52,7 +52,6 @@ MEANINGS = {
     # warnings and notes
     "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is late, mostly by 10 to "
     "70 ms",
-    "no_header": "audio without a header, known by its name only",
     "duration_wrong": "the length that the file states is wrong: it was measured",
     "bytes_behind": "what lies behind the audio of a WAV is no chunk: bytes may have been added within the audio",
     "bytes_missing": "a WAV ends before its audio should: it is cut, or bytes are missing within the audio",
