@@ -28,6 +28,6 @@ def source() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory, source) -> dict[str, Path]:
-    """Container -> its file."""
+    """Container -> its file. Its extension lies: content decides."""
     folder = tmp_path_factory.mktemp("lossy")
-    return {name: write_av(folder / f"r.{name}", source, RATE, *how) for name, how in LOSSY.items()}
+    return {name: write_av(folder / f"{name}.wav", source, RATE, *how) for name, how in LOSSY.items()}

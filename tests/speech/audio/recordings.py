@@ -30,19 +30,12 @@ def signal(seconds: float = SECONDS, rate: int = RATE, seed: int = 0) -> np.ndar
 
 
 def write_av(
-    path: Path,
-    samples: np.ndarray,
-    rate: int,
-    codec: str,
-    container: str,
-    layout: str = "mono",
-    sample_format: str = "",
-    file=None,
+    path, samples, rate: int, codec: str, container: str, layout="mono", sample_format="", options=()
 ) -> Path:
     """Encode `samples`, the same in all channels."""
     # Without random ids in Matroska and Ogg: what a damaged byte does must be the same in every run.
-    options = {"fflags": "+bitexact"}
-    with av.open(file or str(path), "w", format=container, container_options=options) as target:
+    options = {"fflags": "+bitexact", **dict(options)}
+    with av.open(str(path), "w", format=container, container_options=options) as target:
         stream = target.add_stream(codec, rate=rate, layout=layout, options={"strict": "experimental"})
         stream.bit_rate = 96000
         if sample_format:
@@ -54,6 +47,15 @@ def write_av(
             target.mux(stream.encode(frame))
         target.mux(stream.encode(None))
     return path
+
+
+def write_joined(path: Path, parts, codec: str, container: str, between: bytes = b"", layouts=()) -> None:
+    """Encode each of `parts` (samples, rate) as a file, and write these one behind the other."""
+    layouts = layouts or ["mono"] * len(parts)
+    files = (
+        write_av(path, *part, codec, container, layout) for part, layout in zip(parts, layouts, strict=True)
+    )
+    path.write_bytes(between.join([file.read_bytes() for file in files]))
 
 
 def write_video(path: Path, samples: np.ndarray | None) -> None:

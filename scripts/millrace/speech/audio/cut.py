@@ -143,14 +143,7 @@ class Window:
 
     def take(self, start: int, stop: int) -> np.ndarray:
         """A copy of the samples [start, stop)."""
-        parts, at = [], self.first
-        for block in self.blocks:
-            if at >= stop:
-                break
-            if at + len(block) > start:
-                parts.append(block[max(0, start - at) : stop - at])
-            at += len(block)
-        return np.concatenate(parts)
+        return np.concatenate(self.blocks)[start - self.first : stop - self.first]
 
 
 def _cut_stream(
@@ -158,13 +151,16 @@ def _cut_stream(
 ) -> Iterator[np.ndarray | AudioError]:
     from millrace.speech.audio.stream import StreamRecording
 
-    spans = _without_overlong(path, spans)
+    longest = max((span[1] - span[0] for span in spans if not isinstance(span, AudioError)), default=0.0)
+    duration = probe(path).duration_seconds if longest > _LONG_SPAN_SECONDS else math.inf
     window = Window()
     with StreamRecording(path) as stream:
         blocks = stream.blocks()
         blocks = itertools.chain([next(blocks)], blocks)  # raises if nothing can be decoded
         rate = stream.sample_rate
         for span in spans:
+            if not isinstance(span, AudioError) and span[1] > 1.01 * duration + 5:
+                span = _outside(path, span, duration)
             if isinstance(span, AudioError):
                 yield span
                 continue
@@ -197,13 +193,3 @@ def _undamaged(stream: StreamRecording, span: tuple[float, float], total: int) -
         problem = f"is damaged from {begin / rate:.3f} to {end / rate:.3f} s, within the span {seconds}"
         raise AudioError("audio_load", stream.path, problem)
     return start, stop
-
-
-def _without_overlong(path: str | os.PathLike, spans: list[_Span]) -> list[_Span]:
-    """Refuse long spans that pass the recording's end by far, before they are buffered."""
-    valid = [span for span in spans if not isinstance(span, AudioError)]
-    if not any(end - start > _LONG_SPAN_SECONDS for start, end in valid):
-        return spans
-    seconds = probe(path).duration_seconds
-    overlong = {span for span in valid if span[1] > 1.01 * seconds + 5}
-    return [_outside(path, span, seconds) if span in overlong else span for span in spans]

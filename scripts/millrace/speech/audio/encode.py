@@ -8,7 +8,8 @@ import numpy as np
 
 from millrace.common.errors import MillraceError
 
-# Format -> extension of the member in the tar.
+# Format -> extension of the member in the tar. A new one also needs its size (`shards.plan.audio_bytes`) and
+# a word in the schema of the configuration.
 AUDIO_FORMATS = {"flac": "flac", "wav": "wav", "opus": "opus", "mp3": "mp3"}
 _RATES = {
     "opus": (8000, 12000, 16000, 24000, 48000),

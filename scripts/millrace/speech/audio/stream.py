@@ -28,8 +28,8 @@ STATES_DURATION |= {"wav", "w64", "aiff", "caf", "wv"}
 # Containers a recording may come in. Without this list FFmpeg finds game sounds in random bytes, and follows
 # playlists.
 _CONTAINERS = (
-    "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg mpegts "
-    "mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
+    "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg "
+    "mpegts mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
 )
 # Containers and codecs whose samples FFmpeg shifts without an error if they are damaged, or come from some
 # encoders. They are recognised only to be refused by name.
