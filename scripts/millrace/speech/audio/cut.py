@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from millrace.speech.audio.encode import AUDIO_FORMATS, encode
-from millrace.speech.audio.pcm import PcmRecording
+from millrace.speech.audio.pcm import open_pcm, pcm_info, read_pcm
 from millrace.speech.audio.recording import AudioError, AudioInfo, resampled, to_int16
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def probe(path: str | os.PathLike) -> AudioInfo:
     Cheap: header, first and last packets. All packets are counted (not decoded) if the header states no
     duration, or one that the last packets contradict.
     """
-    pcm = PcmRecording.open(path)
+    pcm = open_pcm(path)
     if pcm is not None:
-        with pcm.handle:
-            return pcm.info()
+        with pcm:
+            return pcm_info(pcm)
     from millrace.speech.audio.facts import stream_info
 
     try:
@@ -74,15 +74,15 @@ def cut(
     starts = [span[0] for span in checked if not isinstance(span, AudioError)]
     if any(later < earlier for earlier, later in itertools.pairwise(starts)):
         raise ValueError(f"{os.fspath(path)}: the spans are not sorted by start")
-    pcm = PcmRecording.open(path)
+    pcm = open_pcm(path)
     if pcm is None:
         yield from _cut_stream(path, checked, sampling_rate)
         return
-    with pcm.handle:
+    with pcm:
         for span in checked:
             try:
-                start, stop = _limits(path, span, pcm.sample_rate, pcm.frames)
-                segment = resampled(pcm.read(start, stop), pcm.sample_rate, sampling_rate)
+                start, stop = _limits(path, span, pcm.samplerate, pcm.frames)
+                segment = resampled(read_pcm(pcm, start, stop), pcm.samplerate, sampling_rate)
             except AudioError as error:
                 yield error
             else:
@@ -123,29 +123,6 @@ def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tupl
     return start, min(stop, total)
 
 
-class Window:
-    """The part of a decoded recording that spans still need: blocks of mono samples, oldest first."""
-
-    def __init__(self) -> None:
-        self.blocks: deque[np.ndarray] = deque()
-        self.first = 0  # position of the oldest sample in it
-        self.total = 0  # samples pushed so far
-
-    def push(self, block: np.ndarray) -> None:
-        """Append a block."""
-        self.blocks.append(block)
-        self.total += len(block)
-
-    def forget(self, before: int) -> None:
-        """Remove blocks that end before sample `before`."""
-        while self.blocks and self.first + len(self.blocks[0]) <= before:
-            self.first += len(self.blocks.popleft())
-
-    def take(self, start: int, stop: int) -> np.ndarray:
-        """A copy of the samples [start, stop)."""
-        return np.concatenate(self.blocks)[start - self.first : stop - self.first]
-
-
 def _cut_stream(
     path: str | os.PathLike, spans: list[_Span], sampling_rate: int
 ) -> Iterator[np.ndarray | AudioError]:
@@ -153,7 +130,8 @@ def _cut_stream(
 
     longest = max((span[1] - span[0] for span in spans if not isinstance(span, AudioError)), default=0.0)
     duration = probe(path).duration_seconds if longest > _LONG_SPAN_SECONDS else math.inf
-    window = Window()
+    window: deque[np.ndarray] = deque()  # the decoded blocks that spans still need, oldest first
+    first = total = 0  # position of its first sample, and behind its last one
     with StreamRecording(path) as stream:
         blocks = stream.blocks()
         blocks = itertools.chain([next(blocks)], blocks)  # raises if nothing can be decoded
@@ -166,17 +144,19 @@ def _cut_stream(
                 continue
             # Decode up to the span's end, and forget what lies before its start: spans are sorted by start.
             start, stop = round(span[0] * rate), round(span[1] * rate)
-            window.forget(start)
-            while window.total < stop and (block := next(blocks, None)) is not None:
+            while total < stop and (block := next(blocks, None)) is not None:
                 # If nothing is resampled, int16 is final and half the memory.
-                window.push(to_int16(block) if rate == sampling_rate else block)
-                window.forget(start)
+                window.append(to_int16(block) if rate == sampling_rate else block)
+                total += len(block)
+                while window and first + len(window[0]) <= start:
+                    first += len(window.popleft())
             try:
-                start, stop = _undamaged(stream, span, window.total)
+                start, stop = _undamaged(stream, span, total)
             except AudioError as error:
                 yield error
             else:
-                yield resampled(window.take(start, stop), rate, sampling_rate)
+                segment = np.concatenate(window)[start - first : stop - first]
+                yield resampled(segment, rate, sampling_rate)
 
 
 def _undamaged(stream: StreamRecording, span: tuple[float, float], total: int) -> tuple[int, int]:

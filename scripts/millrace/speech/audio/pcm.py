@@ -73,59 +73,56 @@ def size_warnings(path: str | os.PathLike) -> Iterator[str]:
                 )
 
 
-class PcmRecording:
-    """A PCM file, open for reading; what libsndfile can't read exactly is left to the stream reader."""
+def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
+    """A PCM file, open for reading, or None if it is for the stream reader.
 
-    def __init__(self, path: str | os.PathLike, handle: soundfile.SoundFile) -> None:
-        self.path, self.handle = path, handle
-        self.sample_rate, self.channels, self.frames = handle.samplerate, handle.channels, handle.frames
+    The latter are other containers, and those with a codec inside, or a size that is unknown or too large.
+    """
+    if not _is_pcm_container(head_of(path)):
+        return None
+    try:
+        handle = soundfile.SoundFile(os.fspath(path))
+    except (RuntimeError, OSError, TypeError, UnicodeError):
+        if sum(kind == b"data" for kind, _, _ in _chunks(path)[0]) > 1:
+            # FFmpeg would play the last one as if it were all.
+            raise AudioError("audio_load", path, "is a WAV with more than one data chunk") from None
+        return None
+    size = os.path.getsize(path)
+    overflown = size > _LARGEST_RIFF and handle.format in ("WAV", "WAVEX", "AIFF")
+    if handle.subtype not in _READ_AS or overflown or not 0 < handle.frames <= size:
+        handle.close()
+        return None
+    return handle
 
-    @classmethod
-    def open(cls, path: str | os.PathLike) -> PcmRecording | None:
-        """None if it is no PCM container, compressed inside, or of a size that is unknown or too large."""
-        if not _is_pcm_container(head_of(path)):
-            return None
-        try:
-            handle = soundfile.SoundFile(os.fspath(path))
-        except (RuntimeError, OSError, TypeError, UnicodeError):
-            if sum(kind == b"data" for kind, _, _ in _chunks(path)[0]) > 1:
-                # FFmpeg would play the last one as if it were all.
-                raise AudioError("audio_load", path, "is a WAV with more than one data chunk") from None
-            return None
-        size = os.path.getsize(path)
-        overflown = size > _LARGEST_RIFF and handle.format in ("WAV", "WAVEX", "AIFF")
-        if handle.subtype not in _READ_AS or overflown or not 0 < handle.frames <= size:
-            handle.close()
-            return None
-        return cls(path, handle)
 
-    def info(self) -> AudioInfo:
-        """Facts of the recording; of its samples, only the first seconds are read."""
-        container = "wav" if self.handle.format == "WAVEX" else self.handle.format.lower()
-        warnings = list(size_warnings(self.path)) if container == "wav" else []
-        if self.channels == 2:
-            self.handle.seek(0)
-            trial = self.handle.read(_TRIAL_SECONDS * self.sample_rate, dtype="float32", always_2d=True)
-            if cancel(list(trial.T)):
-                warnings.append(cancel_warning(self.path))
-        return AudioInfo(
-            path=os.fspath(self.path),
-            container=container,
-            codec=self.handle.subtype.lower(),
-            sample_rate=self.sample_rate,
-            channels=self.channels,
-            duration_seconds=self.frames / self.sample_rate,
-            lossless=True,
-            warnings=tuple(warnings),
-        )
+def pcm_info(handle: soundfile.SoundFile) -> AudioInfo:
+    """Facts of an open PCM file; of its samples, only the first seconds are read."""
+    container = "wav" if handle.format == "WAVEX" else handle.format.lower()
+    warnings = list(size_warnings(handle.name)) if container == "wav" else []
+    if handle.channels == 2:
+        handle.seek(0)
+        trial = handle.read(_TRIAL_SECONDS * handle.samplerate, dtype="float32", always_2d=True)
+        if cancel(list(trial.T)):
+            warnings.append(cancel_warning(handle.name))
+    return AudioInfo(
+        path=handle.name,
+        container=container,
+        codec=handle.subtype.lower(),
+        sample_rate=handle.samplerate,
+        channels=handle.channels,
+        duration_seconds=handle.frames / handle.samplerate,
+        lossless=True,
+        warnings=tuple(warnings),
+    )
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) as mono on the int16 scale (see `recording.mono`)."""
-        try:
-            self.handle.seek(start)
-            block = self.handle.read(stop - start, dtype=_READ_AS[self.handle.subtype], always_2d=True)
-        except (RuntimeError, OSError) as error:
-            raise AudioError("audio_load", self.path, f"cannot be read at sample {start} ({error})") from None
-        if len(block) != stop - start:
-            raise AudioError("out_of_range", self.path, f"ends at sample {start + len(block)}, before {stop}")
-        return mono([block[:, channel] for channel in range(self.channels)])
+
+def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
+    """Samples [start, stop) as mono on the int16 scale (see `recording.mono`)."""
+    try:
+        handle.seek(start)
+        block = handle.read(stop - start, dtype=_READ_AS[handle.subtype], always_2d=True)
+    except (RuntimeError, OSError) as error:
+        raise AudioError("audio_load", handle.name, f"cannot be read at sample {start} ({error})") from None
+    if len(block) != stop - start:
+        raise AudioError("out_of_range", handle.name, f"ends at sample {start + len(block)}, before {stop}")
+    return mono(list(block.T))
