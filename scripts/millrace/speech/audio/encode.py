@@ -1,5 +1,4 @@
-"""Segments as the bytes of a file. The same samples give the same bytes, on every machine with the same
-libraries."""
+"""Segments as the bytes of a file: with the same libraries, the same samples give the same bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +8,15 @@ import numpy as np
 
 from millrace.common.errors import MillraceError
 
-# Format -> extension of the member in the tar.
+# Format -> extension of the member in the tar. A new one also needs its size (`shards.plan.audio_bytes`) and
+# a word in the schema of the configuration.
 AUDIO_FORMATS = {"flac": "flac", "wav": "wav", "opus": "opus", "mp3": "mp3"}
-OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
-MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
-# libsndfile's 0..1 for FLAC level 5: on speech, levels 6 to 8 cost up to 1.8x the time for less than 0.1 %
-# fewer bytes.
+_RATES = {
+    "opus": (8000, 12000, 16000, 24000, 48000),
+    "mp3": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),
+}
+# FLAC level 5 on libsndfile's scale 0..1. On speech, levels 6 to 8 take up to 1.8x the time, for less than
+# 0.1 % fewer bytes.
 _FLAC_LEVEL = 5 / 8
 _CHUNK = 1 << 16
 
@@ -23,7 +25,7 @@ def encode(samples: np.ndarray, sampling_rate: int, audio_format: str) -> bytes:
     """Encode int16 mono `samples` (n,) as flac, wav, opus (in Ogg) or mp3.
 
     Decoded again, opus and mp3 lie within 10 ms of the samples, and opus is as long as they are. Raises
-    MillraceError for a format, or a sampling rate, that is not to be had.
+    MillraceError for a format, or a sampling rate, that is not supported.
     """
     if samples.dtype != np.int16 or samples.ndim != 1:
         raise ValueError(f"encode takes int16 samples of shape (n,), not {samples.dtype} {samples.shape}")
@@ -34,9 +36,8 @@ def encode(samples: np.ndarray, sampling_rate: int, audio_format: str) -> bytes:
         bit_rate = 32000 if sampling_rate <= 16000 else 64000
         return _encode_av(samples, sampling_rate, "ogg", "libopus", bit_rate)
     if audio_format == "mp3":
-        return _encode_av(
-            samples, sampling_rate, "mp3", "libmp3lame", 64000 if sampling_rate <= 24000 else 96000
-        )
+        bit_rate = 64000 if sampling_rate <= 24000 else 96000
+        return _encode_av(samples, sampling_rate, "mp3", "libmp3lame", bit_rate)
     import soundfile
 
     target = io.BytesIO()
@@ -46,23 +47,17 @@ def encode(samples: np.ndarray, sampling_rate: int, audio_format: str) -> bytes:
 
 
 def check_format(sampling_rate: int, audio_format: str) -> None:
-    """Raise MillraceError where no segment could be encoded: unknown format, or a rate that the codec does
-    not have."""
+    """Raise MillraceError if no segment could be encoded: unknown format, or a rate that the codec lacks."""
     if audio_format not in AUDIO_FORMATS:
-        raise MillraceError(
-            f"{audio_format!r} is no audio format", remedy=f"Choose one of {', '.join(AUDIO_FORMATS)}"
-        )
-    rates = {"opus": OPUS_RATES, "mp3": MP3_RATES}.get(audio_format)
+        remedy = f"Choose one of {', '.join(AUDIO_FORMATS)}"
+        raise MillraceError(f"{audio_format!r} is no audio format", remedy=remedy)
+    rates = _RATES.get(audio_format)
     if rates and sampling_rate not in rates:
-        known = ", ".join(map(str, rates))
-        raise MillraceError(
-            f"{audio_format} has no sampling rate of {sampling_rate} Hz",
-            remedy=f"Choose one of {known}, or flac or wav",
-        )
+        remedy = f"Choose one of {', '.join(map(str, rates))}, or flac or wav"
+        raise MillraceError(f"{audio_format} has no sampling rate of {sampling_rate} Hz", remedy=remedy)
     if not 1 <= sampling_rate <= 655350:
-        raise MillraceError(
-            f"a sampling rate of {sampling_rate} Hz can't be stored", remedy="Choose 16000, for example"
-        )
+        problem = f"a sampling rate of {sampling_rate} Hz can't be stored"
+        raise MillraceError(problem, remedy="Choose 16000, for example")
 
 
 def _encode_av(samples: np.ndarray, rate: int, container: str, codec: str, bit_rate: int) -> bytes:

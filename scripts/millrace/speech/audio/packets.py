@@ -1,85 +1,74 @@
-"""Demuxed packets: what they say about their place on the timeline."""
+"""Packets before they are decoded, and the frames that they decode to until these become a block."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import av
 import numpy as np
 
 from millrace.speech.audio.damage import frames
-from millrace.speech.audio.recording import cancel, mono
 
 # With fewer, a bit rate is not known to be constant.
-_ENOUGH_PACKETS = 32
+_MIN_PACKETS = 32
+# FFmpeg's sample formats; those of planar samples end in "p".
+DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
 
 
 def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
-    """The packets; one whose stamp leaves the row that those before and behind it form (a flipped bit) has
-    none."""
+    """The packets; a stamp that does not fit between its neighbours (a flipped bit) is corrected."""
     before: av.Packet | None = None
-    held: av.Packet | None = None
+    middle: av.Packet | None = None
     for packet in packets:
-        if held is not None:
-            if before is not None and None not in (before.pts, held.pts, packet.pts):
+        if middle is not None:
+            if before is not None and None not in (before.pts, middle.pts, packet.pts):
+                # If its neighbours are two usual lengths apart, and it is not about midway, only its own
+                # stamp is wrong.
                 step = (packet.pts - before.pts) / 2
-                # Twice the usual length between its neighbours, and not about midway: only its own stamp is
-                # wrong.
-                length = max(before.duration or 0, held.duration or 0)
-                usual = 0 < 0.75 * length <= step <= 1.25 * length
-                if usual and abs(held.pts - before.pts - step) > 0.6 * step:
-                    held.pts = held.dts = round(before.pts + step)
-            before = held
-            yield held
-        held = packet
-    if held is not None:
-        yield held
+                length = max(before.duration or 0, middle.duration or 0)
+                is_usual = 0 < 0.75 * length <= step <= 1.25 * length
+                if is_usual and abs(middle.pts - before.pts - step) > 0.6 * step:
+                    middle.pts = middle.dts = round(before.pts + step)
+            before = middle
+            yield middle
+        middle = packet
+    if middle is not None:
+        yield middle
 
 
-def keeps_place(packet: av.Packet) -> bool:
-    """Whether an undecodable packet of a stream without stamps has swallowed no audio: a tag between joined
-    files."""
+def is_tag(packet: av.Packet) -> bool:
+    """Whether a packet of a stream without stamps is no audio, but a tag between joined files."""
     raw = bytes(packet)[:8]
     return raw[:3] in (b"ID3", b"TAG") or raw == b"APETAGEX"
 
 
-@dataclass
 class Sizes:
-    """Sizes in bytes of the packets that could be decoded, but for the first ones, which may be no audio."""
+    """Sizes in bytes of the packets that could be decoded, but for the first two, which may be no audio."""
 
-    seen: int = 0
-    total: int = 0
-    least: int = 1 << 62
-    most: int = 0
+    def __init__(self) -> None:
+        self.count = self.total = self.largest = 0
+        self.smallest = 1 << 62
 
     def add(self, size: int) -> None:
-        self.seen += 1
-        if self.seen > 2:
+        """Take the size of one more packet."""
+        self.count += 1
+        if self.count > 2:
             self.total += size
-            self.least, self.most = min(self.least, size), max(self.most, size)
+            self.smallest, self.largest = min(self.smallest, size), max(self.largest, size)
 
-    def times(self, size: int) -> int:
-        """How many packets take `size` bytes; 0 where their sizes differ (but by the byte that pads some), or
-        no number does."""
-        if self.seen < _ENOUGH_PACKETS or self.most > self.least + 1:
-            return 0
-        mean = self.total / (self.seen - 2)
-        times = round(size / mean)
-        return times if abs(size - times * mean) <= self.most - self.least else 0
-
-
-def frames_held(packet: av.Packet, form: str, sizes: Sizes) -> int | None:
-    """How many frames an undecodable packet of a stream without stamps stands for; None where that can't be
-    told.
-
-    One, where it is as long as its header says. At a constant bit rate, several that have lost their headers,
-    where its bytes are those of so many: then damage has overwritten bytes, and neither lost nor added any.
-    """
-    if frames.frame_bytes(bytes(packet)[:7], form) == packet.size:
-        return 1
-    return sizes.times(packet.size) or None
+    def frames_in(self, packet: av.Packet, container_format: str) -> int | None:
+        """Number of frames in an undecodable packet of a stream without stamps, or None if unknown."""
+        if frames.frame_bytes(bytes(packet)[:7], container_format) == packet.size:
+            return 1
+        # At a constant bit rate (sizes differ by a byte of padding at most), several frames that have lost
+        # their headers are as long as so many: damage has overwritten bytes, but not removed or added any.
+        if self.count < _MIN_PACKETS or self.largest > self.smallest + 1:
+            return None
+        mean = self.total / (self.count - 2)
+        count = round(packet.size / mean)
+        is_multiple = abs(packet.size - count * mean) <= self.largest - self.smallest
+        return count if count and is_multiple else None
 
 
 def discarded(packet: av.Packet) -> tuple[int, int]:
@@ -90,49 +79,33 @@ def discarded(packet: av.Packet) -> tuple[int, int]:
     return struct.unpack("<II", raw[:8]) if len(raw) >= 8 else (0, 0)
 
 
-# FFmpeg's sample formats, packed or planar.
-DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
-
-
-@dataclass
 class FrameRun:
-    """Frames of one format, rate and channel count that wait to become one block."""
+    """Decoded frames of one kind that wait to become one block.
 
-    name: str
-    rate: int
-    planar: bool
-    channels: int
-    planes: list[list[np.ndarray]] = field(default_factory=list)
-    samples: int = 0
-    opposite: bool = False  # of the newest block: see `recording.cancel`
+    `kind`: FFmpeg's sample format (a key of DTYPES, with a "p" behind it if planar), rate and channel count.
+    """
 
-    def add(self, frame: av.AudioFrame, dtype: type) -> None:
-        n = frame.samples
-        if self.planar:
+    def __init__(self, kind: tuple[str, int, int]) -> None:
+        self.kind = kind
+        name, self.rate, self._channels = kind
+        self._is_planar, self._dtype = name.endswith("p"), DTYPES[name.removesuffix("p")]
+        self._planes: list[list[np.ndarray]] = []
+        self.samples = 0
+
+    def add(self, frame: av.AudioFrame) -> None:
+        """Take one more frame."""
+        n, channels = frame.samples, self._channels
+        if self._is_planar:
             # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV lists one
             # plane more, which points nowhere.
-            self.planes.append([np.frombuffer(plane, dtype, n) for plane in frame.planes[: self.channels]])
+            self._planes.append([np.frombuffer(plane, self._dtype, n) for plane in frame.planes[:channels]])
         else:
-            packed = np.frombuffer(frame.planes[0], dtype, n * self.channels)
-            self.planes.append([packed] if self.channels == 1 else list(packed.reshape(n, self.channels).T))
+            packed = np.frombuffer(frame.planes[0], self._dtype, n * channels)
+            self._planes.append([packed] if channels == 1 else list(packed.reshape(n, channels).T))
         self.samples += n
 
-    def at_rate(self, rate: int) -> Iterator[np.ndarray]:
-        """One mono block at `rate`, that of the recording's first frame: it can change (chained Ogg, late
-        SBR)."""
-        if not self.samples:
-            return
-        channels = [np.concatenate(parts) for parts in zip(*self.planes, strict=True)]
-        self.opposite = cancel(channels)
-        block = mono(channels, self.opposite)
-        if self.rate != rate:
-            import soxr
-
-            block = soxr.resample(block.astype(np.float32), self.rate, rate, quality="HQ")
-        yield block
-
-
-def silence_blocks(samples: int, rate: int) -> Iterator[np.ndarray]:
-    """`samples` zeros in blocks of at most 10 s."""
-    for start in range(0, samples, 10 * rate):
-        yield np.zeros(min(10 * rate, samples - start), np.int16)
+    def take(self) -> list[np.ndarray]:
+        """Each channel's samples (n,); the run is empty afterwards."""
+        channels = [np.concatenate(parts) for parts in zip(*self._planes, strict=True)]
+        self._planes, self.samples = [], 0
+        return channels

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-REASONS = ("audio_missing", "audio_empty", "audio_load", "audio_no_stream", "out_of_range")
-_REMEDIES = {
+# Why there is no audio -> what to do about it.
+REMEDIES = {
     "audio_missing": "Put it there, or set path_map",
     "audio_empty": "Fetch it again",
     "audio_load": "If it plays elsewhere, convert it to FLAC; else fetch it again",
@@ -17,29 +17,32 @@ _REMEDIES = {
     "out_of_range": "Check that the alignment is of this recording, and that the recording is whole",
 }
 FULL_SCALE = 32768.0
-_BEYOND_BELIEF = 1e9
-# Fewer, of one in seven, show nothing about channels.
-_ENOUGH_SAMPLES = 100
+MAX_AMPLITUDE = 1e9  # on the int16 scale: anything louder is damage, not sound
+# Of every seventh sample; fewer show nothing about how two channels relate.
+_MIN_CHANNEL_SAMPLES = 100
 
 
 class AudioError(Exception):
-    """A recording, or one span of it, that gives no audio. `reason` is one of REASONS; the text names the
-    file."""
+    """A recording, or one span of it, that gives no audio; its text names the file and the remedy.
 
-    def __init__(self, reason: str, path: str | os.PathLike, problem: str) -> None:
-        if reason not in REASONS:
-            raise ValueError(f"no such reason: {reason}")
+    `reason` is a key of REMEDIES; `remedy` replaces what is advised there.
+    """
+
+    def __init__(self, reason: str, path: str | os.PathLike, problem: str, remedy: str = "") -> None:
         self.reason, self.path, self.problem = reason, os.fspath(path), problem
-        super().__init__(reason, self.path, problem)
+        self.remedy = remedy or REMEDIES[reason]
+        super().__init__(reason, self.path, problem, self.remedy)
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.problem}. {_REMEDIES[self.reason]}"
+        return f"{self.path}: {self.problem}. {self.remedy}"
 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """Facts of a recording. `duration_seconds` is that of the timeline that `cut` uses; `warnings` are for
-    people."""
+    """Facts of a recording. `duration_seconds` is the length of the timeline that `cut` uses.
+
+    Each of `warnings` begins with the word that ledgers count it under.
+    """
 
     path: str
     container: str
@@ -52,7 +55,7 @@ class AudioInfo:
 
 
 def head_of(path: str | os.PathLike, length: int = 64) -> bytes:
-    """The first bytes of a recording; AudioError where there is no regular, readable, filled file."""
+    """The first bytes of a recording; AudioError if there is no regular, readable, filled file."""
     try:
         facts = os.stat(path)
         if not stat.S_ISREG(facts.st_mode):
@@ -65,84 +68,63 @@ def head_of(path: str | os.PathLike, length: int = 64) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise AudioError("audio_missing", path, "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-        raise AudioError(
-            "audio_load", path, f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from None
+        problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise AudioError("audio_load", path, problem) from None
 
 
-def is_pcm_container(head: bytes) -> bool:
-    """Whether the magic is that of WAV (RIFF, RIFX, RF64), W64, AIFF or CAF. The codec inside is another
-    matter."""
-    kind = head[8:12]
-    return (
-        (head[:4] in (b"RIFF", b"RIFX", b"RF64") and kind == b"WAVE")
-        or (head[:4] == b"FORM" and kind in (b"AIFF", b"AIFC"))
-        or head[:4] == b"caff"
-        or (head[:4] == b"riff" and head[24:28] == b"wave")
-    )
-
-
-def mono(channels: list[np.ndarray], opposite: bool | None = None) -> np.ndarray:
-    """Mean of the channels on the int16 scale; of two that cancel each other (one is wired wrongly) the first
-    alone.
+def mono(channels: list[np.ndarray], channels_cancel: bool | None = None) -> np.ndarray:
+    """Mean of the channels on the int16 scale; of two that cancel each other, the first alone.
 
     `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64 (full
-    scale 1.0). `opposite`: what `cancel` says of them, where that is known. Returns int16 where one int16
-    channel came in, untouched; else float32, or float64 where float32 could not hold it.
+    scale 1.0). `channels_cancel`: the result of `cancel`, if known. A single int16 channel is returned as it
+    is; all else as float32, or as float64 if float32 could not hold it.
     """
     kind = channels[0].dtype
     if kind == np.uint8:
         channels = [(channel.astype(np.int16) - 128) << 8 for channel in channels]
     if len(channels) == 1 and channels[0].dtype == np.int16:
         return channels[0]
-    if cancel(channels) if opposite is None else opposite:
+    if cancel(channels) if channels_cancel is None else channels_cancel:
         return mono(channels[:1])
     if kind.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
-            total = channels[0] if len(channels) == 1 else sum(channels[1:], channels[0])
+            total = sum(channels[1:], channels[0])
             result = total * total.dtype.type(FULL_SCALE / len(channels))
-        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: one would spoil all that it is
-        # mixed with.
-        if not max(result.max(), -result.min()) < _BEYOND_BELIEF:
+        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300. Resampling would spread it.
+        if not max(result.max(), -result.min()) < MAX_AMPLITUDE:
             result = np.clip(np.nan_to_num(result, copy=False, nan=0.0), -FULL_SCALE, FULL_SCALE)
         return result
     if kind == np.int32:
+        # float64: the sum of two 32-bit samples fits in no int32, and float32 keeps 24 bits only.
         total = sum(channel.astype(np.float64) for channel in channels)
         return total * (1 / (65536 * len(channels)))
-    total = channels[0].astype(np.int32)
-    for channel in channels[1:]:
-        total += channel
-    return (
-        total.astype(np.float32) * np.float32(1 / len(channels))
-        if len(channels) > 1
-        else total.astype(np.int16)
-    )
+    total = sum(channel.astype(np.int32) for channel in channels)
+    return total.astype(np.float32) * np.float32(1 / len(channels))
 
 
 def cancel(channels: list[np.ndarray]) -> bool:
-    """Whether the sum of two channels is 30 dB below them: no two microphones, and no stereo mix, are so
-    opposite.
+    """Whether two channels (as for `mono`) cancel each other: their sum is 30 dB below them.
 
-    `channels` as for `mono`.
+    One is wired wrongly then: no two microphones, and no stereo mix, are so opposite.
     """
     if len(channels) != 2:
         return False
     zero = 128 if channels[0].dtype == np.uint8 else 0
     one, other = (channel[::7].astype(np.float64) - zero for channel in channels)
     with np.errstate(over="ignore", invalid="ignore"):
-        loudness = np.dot(one, one) + np.dot(other, other)
-        both = one + other
-        return bool(len(one) >= _ENOUGH_SAMPLES and loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
+        loudness, both = np.dot(one, one) + np.dot(other, other), one + other
+        is_faint = loudness > 0 and np.dot(both, both) < 1e-3 * loudness
+    return bool(is_faint and len(one) >= _MIN_CHANNEL_SAMPLES)
 
 
-def opposite_warning(path: str | os.PathLike) -> str:
-    return (
-        f"opposite_channels: the two of {os.path.basename(path)} cancel each other; the first alone is used"
-    )
+def cancel_warning(path: str | os.PathLike) -> str:
+    """The warning that a recording's two channels cancel each other."""
+    name = os.path.basename(path)
+    return f"opposite_channels: the two of {name} cancel each other; the first alone is used"
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Round to the nearest and clip; `samples` on the int16 scale. int16 passes."""
+    """Round to the nearest and clip `samples`, which are on the int16 scale; int16 is returned as it is."""
     if samples.dtype == np.int16:
         return samples
     rounded = np.rint(samples)
@@ -151,15 +133,11 @@ def to_int16(samples: np.ndarray) -> np.ndarray:
 
 
 def resampled(samples: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:
-    """One segment at another rate: soxr HQ in float, rounded once. `samples` (n,) on the int16 scale; returns
-    int16.
-
-    In float because soxr's own int16 output is dithered with a seed taken from the clock.
-    """
+    """One segment (n,) on the int16 scale as int16 at another rate: soxr HQ, rounded once."""
     if source_rate == target_rate or not len(samples):
         return to_int16(samples)
     import soxr
 
-    return to_int16(
-        soxr.resample(samples.astype(np.float32, copy=False), source_rate, target_rate, quality="HQ")
-    )
+    # In float: soxr dithers its own int16 output with a seed taken from the clock.
+    samples = samples.astype(np.float32, copy=False)
+    return to_int16(soxr.resample(samples, source_rate, target_rate, quality="HQ"))

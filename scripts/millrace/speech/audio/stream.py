@@ -1,92 +1,47 @@
-"""Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, AMR, the audio of a video, ...) through FFmpeg's
-libraries.
+"""Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, the audio of a video, ...) through FFmpeg's libraries.
 
-The timeline of a recording is its decoded samples, one after the other, from the first one that the encoder
-was given: encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. Where the file's time
-stamps say that something is missing (lost packets, a damaged page, a pause) silence of that length is put in
-its place, so that what follows stays where it was. A hole is recorded in `holes`, and no span may touch it,
-where it is longer than MAX_PAUSE_SECONDS, comes with an error, or is in a lossless stream: only then is it
-more than a pause. Of streams without stamps (MP3, ADTS, AC-3, AMR) the bytes seldom tell how much a damaged
-stretch has swallowed, and stamps that step back contradict those before: `lost_from` is where that is, and no
-span may pass it. Of Matroska, Ogg, MPEG transport streams, AVI, ASF and RealMedia, what the file's own
-structure shows to be broken (see `damage`) is left out before it is decoded.
+Frames are decoded in order and placed on a `Timeline`. What the structure of a Matroska, Ogg or MPEG
+transport stream shows to be broken (see `damage`) is left out before it is decoded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
+import mmap
 import os
 from collections.abc import Iterator
 
 import av
 import numpy as np
 
-from millrace.speech.audio.damage import frames
-from millrace.speech.audio.damage.containers import breaks
-from millrace.speech.audio.packets import (
-    DTYPES,
-    FrameRun,
-    Sizes,
-    discarded,
-    frames_held,
-    keeps_place,
-    silence_blocks,
-    without_outliers,
-)
-from millrace.speech.audio.recording import AudioError, head_of
+from millrace.speech.audio.damage import frames, matroska, mpegts, ogg
+from millrace.speech.audio.damage.breaks import Break
+from millrace.speech.audio.packets import DTYPES, FrameRun, Sizes, discarded, is_tag, without_outliers
+from millrace.speech.audio.recording import AudioError, cancel, head_of, mono
+from millrace.speech.audio.timeline import RESETTABLE, Timeline
 
-# A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is damage.
-MAX_PAUSE_SECONDS = 0.5
-# Stamps of these can be reset anywhere: FFmpeg too takes a jump above 10 s for a reset, not for missing
-# audio.
-RESETTABLE = {"mpegts", "flv", "live_flv", "mpeg", "rtsp", "asf"}
-MAX_RESETTABLE_GAP = 10.0
-_MAX_UNSTATED_GAP = 60.0
-_MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silence
-# Bare frames: FFmpeg stamps them by counting.
-_COUNTED = {"aac", "ac3", "eac3", "mp3"}
-# What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't decode.
-LOSSLESS = {
-    "flac",
-    "alac",
-    "wavpack",
-    "tta",
-    "ape",
-    "mlp",
-    "truehd",
-    "tak",
-    "shorten",
-    "wmalossless",
-    "mp4als",
-}
 # Each of their frames has a checksum.
 _CHECKED = {"flac", "tta", "wavpack"}
-# In these a step back is no jitter: what isn't another recording joined on, which begins at 0, is there
-# twice.
-_NEVER_BACK = {"flac", "flv", "live_flv", "asf"}
-# Containers whose stated duration can be held against their last packets; all others are measured packet by
-# packet.
-_OTHERS_STATING = {"ogg", "flac", "wav", "w64", "aiff", "caf", "asf", "avi", "wv"}
-STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"} | _OTHERS_STATING
+# Their stated duration can be compared with their last packets; in all others all packets are counted.
+STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "flac"}
+STATES_DURATION |= {"wav", "w64", "aiff", "caf", "wv"}
 # Containers a recording may come in. Without this list FFmpeg finds game sounds in random bytes, and follows
 # playlists.
 _CONTAINERS = (
-    "aac ac3 aiff amr ape asf au avi caf dsf dts eac3 flac flv live_flv loas matroska webm mov mp4 m4a "
-    "3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg mpegts mxf nistsphere nut ogg qcp rm tta truehd voc w64 wav wtv wv"
+    "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg "
+    "mpegts mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
 )
-# Formats without any header have no content to decide by; the name is all there is.
-_HEADERLESS = {".g722": "g722", ".gsm": "gsm"}
+# Containers and codecs whose samples FFmpeg shifts without an error if they are damaged, or come from some
+# encoders. They are recognised only to be refused by name.
+_REFUSED = {"avi": "AVI", "asf": "ASF/WMA", "rm": "RealMedia", "amr": "AMR", "ac3": "AC-3", "eac3": "E-AC-3"}
+_REFUSED |= {"flv": "FLV", "live_flv": "FLV"}
+_REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA"}
+# Formats without any header: nothing but the name tells what they are.
+_REFUSED_EXTENSIONS = {".g722": "G.722", ".gsm": "GSM"}
+_CONVERT = "Convert it, for example to FLAC or m4a"
 _BLOCK_SECONDS = 1.0
 _TRIAL_PACKETS = 64
 _MAX_DEMUX_ERRORS = 1000
-
-
-def _may_be(form: str, head: bytes) -> bool:
-    """Whether the first bytes of a file can be `form`, which has no header: text, and zeros, can't."""
-    if form == "gsm":  # every 33 bytes begin with the same four bits
-        return all(byte >> 4 == 0xD for byte in head[::33])
-    return any(head) and not (head.isascii() and min(head) >= ord("\t"))
 
 
 class StreamRecording:
@@ -94,40 +49,29 @@ class StreamRecording:
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
-        self.holes: list[tuple[int, int]] = []
-        self.lost_from: int | None = None
-        self.errors = 0
-        self.opposite = False  # two channels have cancelled each other
-        self.frames_decoded = 0
-        self.sample_rate = 0
-        self.channels = 0
-        self.headerless = ""
+        self.errors = 0  # packets that could not be read or decoded
+        self.channels_cancel = False  # in some block (see `recording.cancel`)
+        self.sample_rate = self.channels = 0  # of the first frame
+        self.states_delay = False  # whether the first packet says how many samples the encoder put before it
+        self._position = 0  # of the newest packet in the file
         self.container = self._open()
         try:
+            self.container_format = self.container.format.name
+            self._refuse(self.container_format, _REFUSED)
             self.stream = self._choose_stream()
             self.codec = self.stream.codec_context
             self.codec.thread_count = 1
             self.codec_name = self.codec.codec.canonical_name
+            self._refuse(self.codec_name, _REFUSED_CODECS)
             if self.codec_name in _CHECKED:
-                # Else FFmpeg plays frames whose checksum says that they are damaged.
+                # Else FFmpeg decodes frames whose checksum says that they are damaged.
                 self.codec.options = {"err_detect": "crccheck+explode"}
+            self.breaks = self._find_breaks()
         except BaseException:
             self.container.close()
             raise
-        self.states_delay = False
-        self.by_ffmpeg = self.container.metadata.get("encoder", "").startswith("Lavf")
-        self._origin: float | None = None
-        self._lost = False
-        self._pause = 0.0  # the newest gap
-        self._jitter = 0.0  # by how many seconds stamps of sound packets may be early or late
-        self._swallowed = 0.0  # seconds in undecodable packets beyond what the stamps behind them count
-        self._damaged = False  # a break of the file's structure lies behind us
-        self._resync = False  # and no frame has been placed since
-        self.form = self.container.format.name
-        self._stampless = self.form not in STATES_DURATION and self.form not in RESETTABLE
-        self._gap_limit = self._stated_end()
-        self._breaks = breaks(self.path, self.form, self.stream.id)
-        self._position = 0
+        stated = None if self.container.duration is None else self.container.duration / 1e6
+        self.timeline = Timeline(self.container_format, self.codec_name, stated)
 
     def __enter__(self) -> StreamRecording:
         return self
@@ -135,45 +79,40 @@ class StreamRecording:
     def __exit__(self, *exc: object) -> None:
         self.container.close()
 
-    # Opening
-    # ---------------------------------------------------------------------------------------------------------
-
     def _open(self) -> av.container.InputContainer:
-        head = head_of(self.path)
-        options = {}
-        if head[:4] in (b"RIFF", b"RIFX") and os.path.getsize(self.path) > 0xFFFFFFFF:
+        options = {"format_whitelist": ",".join([*_CONTAINERS.split(), *_REFUSED])}
+        if head_of(self.path)[:4] in (b"RIFF", b"RIFX") and os.path.getsize(self.path) > 0xFFFFFFFF:
             options["ignore_length"] = "1"
         with contextlib.suppress(av.error.FFmpegError):
-            container = self._open_as(None, {"format_whitelist": _CONTAINERS.replace(" ", ","), **options})
-            form = container.format.name
-            if not (junk := frames.bytes_before(self.path, form)):
+            container = self._open_as(None, options)
+            junk = frames.bytes_before(self.path, container.format.name)
+            if not junk:
                 return container
             container.close()
-            return self._open_as(form, {"skip_initial_bytes": str(junk)})
-        self.headerless = _HEADERLESS.get(os.path.splitext(self.path)[1].lower(), "")
-        if self.headerless and _may_be(self.headerless, head_of(self.path, 3300)):
-            with contextlib.suppress(av.error.FFmpegError):
-                return self._open_as(self.headerless, {})
+            return self._open_as(container.format.name, {"skip_initial_bytes": str(junk)})
         problem = "holds no audio that can be recognised (damaged, cut, or not audio at all)"
-        raise AudioError("audio_load", self.path, problem)
+        label = _REFUSED_EXTENSIONS.get(os.path.splitext(self.path)[1].lower())
+        if label:
+            problem += f"; if it is {label}, as its name says, that is not supported"
+        raise AudioError("audio_load", self.path, problem, _CONVERT if label else "")
 
-    def _open_as(self, form: str | None, options: dict[str, str]) -> av.container.InputContainer:
-        # Given a descriptor instead of a name, FFmpeg has no extension to be led astray by; the whitelist
-        # keeps playlists from opening other files or the network.
+    def _open_as(self, container_format: str | None, options: dict[str, str]) -> av.container.InputContainer:
+        # Given a descriptor instead of a name, FFmpeg sees no extension that could lie; the whitelist of
+        # protocols keeps playlists from opening other files or the network.
         fd = os.open(self.path, os.O_RDONLY)
+        options = {"fd": str(fd), "protocol_whitelist": "fd", **options}
         try:
-            return av.open(
-                "fd:",
-                format=form,
-                container_options={"fd": str(fd), "protocol_whitelist": "fd", **options},
-                metadata_errors="replace",
-            )
+            return av.open("fd:", "r", container_format, options, metadata_errors="replace")
         except av.error.FFmpegError:  # some of these are ValueErrors too
             raise
         except (ValueError, OSError) as error:
             raise AudioError("audio_load", self.path, f"cannot be opened ({error})") from None
         finally:
             os.close(fd)
+
+    def _refuse(self, name: str, refused: dict[str, str]) -> None:
+        if name in refused:
+            raise AudioError("audio_load", self.path, f"{refused[name]} ({name}) is not supported", _CONVERT)
 
     def _choose_stream(self) -> av.AudioStream:
         streams = self.container.streams
@@ -189,76 +128,58 @@ class StreamRecording:
                 other.discard = av.stream.Discard.all
         return stream
 
-    def _stated_end(self) -> float | None:
-        """Seconds after which a gap in the time stamps can't be believed; None where nothing is stated."""
-        if self.form in RESETTABLE or self.container.duration is None:
-            return None
-        return self.container.duration / 1e6 + 1.0
-
-    # Packets
-    # ---------------------------------------------------------------------------------------------------------
+    def _find_breaks(self) -> list[Break]:
+        containers = {"matroska,webm": matroska, "ogg": ogg, "mpegts": mpegts}
+        if self.container_format not in containers:
+            return []
+        with open(self.path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            return containers[self.container_format].find_breaks(raw, self.stream.id)
 
     def packets(self) -> Iterator[av.Packet]:
-        """All packets of the stream, and at the end the one that flushes the decoder; goes on behind
-        damage."""
+        """All packets of the stream that can be placed, and at the end the one that flushes the decoder."""
         flush = None
         for _ in range(_MAX_DEMUX_ERRORS):
             try:
                 for packet in self.container.demux(self.stream):
                     if packet.size == 0 and packet.pts is None:
                         flush = packet
-                        continue
-                    if not self._is_lost(packet):
+                    elif not self._is_in_break(packet):
                         yield packet
                 break
-            except (
-                av.error.EOFError,
-                IndexError,
-            ):  # PyAV, at the end of a file in which streams have turned up
+            except (av.error.EOFError, IndexError):  # IndexError: PyAV, if streams have turned up in the file
                 break
             except (av.error.FFmpegError, OSError):
-                self.errors += 1
+                self.errors += 1  # goes on behind the damage
         if flush is not None:
             yield flush
 
-    def _is_lost(self, packet: av.Packet) -> bool:
-        """Whether a packet lies where the file's structure is broken; notes that one break more has been
-        passed."""
+    def _is_in_break(self, packet: av.Packet) -> bool:
+        """Whether a packet lies in a break of the file's structure; tells the timeline of breaks passed."""
         if packet.pos is not None:
             self._position = max(self._position, packet.pos)
-        while self._breaks and self._breaks[0].start <= self._position:
-            self._damaged = self._resync = True
-            # What follows is placed from what came before; a recording without a beginning has no place at
-            # all.
-            self._lost = self._lost or not self._breaks[0].recovers or not self.frames_decoded
-            if self._position < self._breaks[0].stop:
+        while self.breaks and self.breaks[0].start <= self._position:
+            self.timeline.pass_break(self.breaks[0].recovers)
+            if self._position < self.breaks[0].stop:
                 self.errors += 1
                 return True
-            self._breaks.pop(0)
+            self.breaks.pop(0)
         return False
 
-    def note_first(self, packet: av.Packet) -> None:
-        """Note where the timeline begins, should the packets that hold its first samples not decode."""
-        skip = discarded(packet)[0]
-        self.states_delay = skip > 0
-        if packet.pts is not None:
-            self._origin = float(packet.pts * packet.time_base) + skip / (self.codec.sample_rate or 48000)
-
-    def _skips_too_much(self) -> bool:
-        """Whether FFmpeg's decoder takes off a frame more than the encoder has put before the sound.
-
-        FFmpeg's own WMA encoder delays by one frame; its decoder takes off the two of other encoders.
-        """
-        return self.codec_name in ("wmav1", "wmav2") and self.by_ffmpeg
-
     def _frames(self) -> Iterator[av.AudioFrame]:
-        decode = self.codec.decode
+        """Decoded frames; behind undecodable packets it goes on with the next one."""
+        timeline, decode = self.timeline, self.codec.decode
+        # Bare frames have no stamps: an undecodable packet would be missing from their timeline.
+        is_stampless = self.container_format not in STATES_DURATION | RESETTABLE
         sizes = Sizes()
-        noted = False
+        begun = False
         for tried, packet in enumerate(without_outliers(self.packets()), 1):
-            if not noted and not keeps_place(packet):
-                self.note_first(packet)
-                noted = True
+            if not begun and not is_tag(packet):
+                # The timeline begins here even if the packets that hold its first samples don't decode.
+                begun, skip = True, discarded(packet)[0]
+                self.states_delay = skip > 0
+                if packet.pts is not None:
+                    delay = skip / (self.codec.sample_rate or 48000)
+                    timeline.origin = float(packet.pts * packet.time_base) + delay
             elif self.codec_name == "vorbis" and packet.has_sidedata("new_extradata"):
                 # The first packet of a joined stream completes nothing of the one before.
                 self.codec.flush_buffers()
@@ -268,152 +189,63 @@ class StreamRecording:
                 return
             except (av.error.FFmpegError, ValueError):
                 self.errors += 1
-                if self._stampless and self.frames_decoded > 0:
-                    held = 0 if keeps_place(packet) else frames_held(packet, self.form, sizes)
-                    self._lost = self._lost or held is None
-                    self._swallowed += ((held or 0) - 1) * float((packet.duration or 0) * packet.time_base)
+                if is_stampless and timeline.frames:
+                    count = 0 if is_tag(packet) else sizes.frames_in(packet, self.container_format)
+                    timeline.lost = timeline.lost or count is None
+                    seconds = float((packet.duration or 0) * packet.time_base)
+                    timeline.unstamped_seconds += ((count or 0) - 1) * seconds
             else:
                 sizes.add(packet.size)
-            if tried == _TRIAL_PACKETS and self.errors > self.frames_decoded:
+            if tried == _TRIAL_PACKETS and self.errors > timeline.frames:
                 return
 
-    # Blocks
-    # ----------------------------------------------------------------------------------------------------------
-
     def blocks(self) -> Iterator[np.ndarray]:
-        """Mono blocks of about a second at `sample_rate`, on the int16 scale (int16, or float where that is
-        exact).
+        """Mono blocks of about a second at `sample_rate`, on the int16 scale (see `recording.mono`).
 
-        Raises AudioError before the first block where nothing decodes.
+        Raises AudioError before the first block if nothing decodes.
         """
         run: FrameRun | None = None
-        done = 0  # samples placed on the timeline, those of `run` included
-        after = 0.0  # time stamp at which the next frame is due
-        scale = 0.0
-        last = 0.0  # seconds of the frame before
-        errors = 0  # as of the frame before
-        exact = self.codec_name in LOSSLESS
-        broken_at = frames.first_break(self.path, self.form)
+        self.timeline.broken_at = frames.first_break(self.path, self.container_format)
         for frame in self._frames():
-            n, rate = frame.samples, frame.sample_rate
-            if n <= 0 or rate <= 0:
+            if frame.samples <= 0 or frame.sample_rate <= 0:
                 continue
-            name = frame.format.name
-            key = (name, rate, frame.layout.nb_channels)
-            if run is None or key != (run.name, run.rate, run.channels):
+            kind = (frame.format.name, frame.sample_rate, frame.layout.nb_channels)
+            if run is None or kind != run.kind:
                 if run is not None:
-                    yield from self._block(run)
-                    # FFmpeg stamps the frames of a PES packet by the rate that the first ones had.
-                    self._lost = self._lost or (
-                        self.form == "mpegts" and rate != run.rate and done > run.rate
-                    )
-                base = name.removesuffix("p")
-                if base not in DTYPES:
-                    raise AudioError("audio_load", self.path, f"sample format {name} is not supported")
-                dtype = DTYPES[base]
-                run = FrameRun(name, rate, frame.format.is_planar, key[2])
+                    yield from self._flush(run)
+                if kind[0].removesuffix("p") not in DTYPES:
+                    raise AudioError("audio_load", self.path, f"sample format {kind[0]} is not supported")
+                run = FrameRun(kind)
                 if not self.sample_rate:
-                    self.sample_rate, self.channels = rate, key[2]
-            first = not self.frames_decoded
-            self.frames_decoded += 1
-            length = n / rate
-            gap = 0.0
-            if frame.pts is not None:
-                scale = scale or float(frame.time_base)
-                now = frame.pts * scale + self._swallowed
-                if first and (self._origin is None or not (self.errors or exact)):
-                    self._origin = after = now
-                elif first:
-                    after = self._origin
-                overlong = self.codec_name == "opus" and last - length > 0.005
-                if overlong and abs(now - after + last - length) < 0.003:
-                    self._lost = (
-                        True  # the packet before this one is damaged, and decodes to more than it held
-                    )
-                early = max(now - after, now - self._origin - done / self.sample_rate)
-                if self.form == "mpegts" and not self._damaged and -1.0 <= early < -0.6 * length:
-                    continue  # a frame too many, as damage in a payload makes them: its place is taken
-                if self.codec_name == "vorbis":
-                    # FFmpeg stamps by half of each block; what decodes next to a change of size is a quarter
-                    # of each.
-                    self._jitter = max(self._jitter, 0.5 * length)
-                # Where stamps are but counted packets, what was decoded counts better: the rate may have
-                # changed.
-                if self.form not in _COUNTED or self.errors > errors:
-                    gap = self._gap(now, after, done / self.sample_rate, length)
-                if first and self._skips_too_much():
-                    gap += length
-                    self._origin -= length
-                after = now
-            after, last = after + length, length
-            if self.lost_from is None and (self._lost or (done + n) / self.sample_rate > broken_at):
-                self.lost_from = (
-                    min(done, round(broken_at * self.sample_rate)) if broken_at < math.inf else done
-                )
-            if gap:
-                silence = round(gap * self.sample_rate)
-                if run.samples:
-                    yield from self._block(run)
-                    run = FrameRun(name, rate, run.planar, run.channels)
-                if gap > MAX_PAUSE_SECONDS or exact or self.errors > errors:
-                    self.holes.append((done, done + silence))
-                yield from silence_blocks(silence, self.sample_rate)
-                done += silence
-            errors = self.errors
-            run.add(frame, dtype)
-            done += n if rate == self.sample_rate else round(length * self.sample_rate)
-            if run.samples >= rate * _BLOCK_SECONDS:
-                yield from self._block(run)
-                run = FrameRun(name, rate, run.planar, run.channels)
-        if not self.frames_decoded or (
-            self.frames_decoded < self.errors and done == (run.samples if run else 0)
-        ):
+                    _, self.sample_rate, self.channels = kind
+            silence = self.timeline.place(frame, self.errors)
+            if silence is None:
+                continue
+            if silence:
+                yield from self._flush(run)
+                for start in range(0, silence, 10 * self.sample_rate):  # 10 s at a time
+                    yield np.zeros(min(10 * self.sample_rate, silence - start), np.int16)
+            run.add(frame)
+            if run.samples >= run.rate * _BLOCK_SECONDS:
+                yield from self._flush(run)
+        # Fewer frames than errors, and all of them in one block: not a stretch of sound, but chance.
+        is_chance = self.timeline.frames < self.errors and run and self.timeline.samples == run.samples
+        if run is None or is_chance:
             raise AudioError(
                 "audio_load", self.path, f"nothing in its {self.codec_name} stream can be decoded"
             )
-        if run is not None and run.samples:
-            yield from self._block(run)
+        yield from self._flush(run)
 
-    def _block(self, run: FrameRun) -> Iterator[np.ndarray]:
-        for block in run.at_rate(self.sample_rate):
-            self.opposite = self.opposite or run.opposite
-            yield block
+    def _flush(self, run: FrameRun) -> Iterator[np.ndarray]:
+        """The frames of `run` as one block, at the rate of the recording; none if it is empty."""
+        if not run.samples:
+            return
+        channels = run.take()
+        channels_cancel = cancel(channels)
+        self.channels_cancel = self.channels_cancel or channels_cancel
+        block = mono(channels, channels_cancel)
+        if run.rate != self.sample_rate:  # it can change (chained Ogg, late SBR)
+            import soxr
 
-    def _gap(self, now: float, due: float, placed: float, length: float) -> float:
-        """Seconds of silence to put before a frame stamped `now` that was due at `due`, `placed` s into the
-        timeline.
-
-        The jump from the frame before it and the drift since the start must both exceed the tolerance: stamps
-        that only jitter, or a clock that runs slowly away, insert nothing.
-        """
-        jump = now - due
-        if self._damaged:
-            return self._gap_behind_damage(jump, length)
-        drift = now - self._origin - placed
-        tolerance = max(0.005, 0.6 * length, self._jitter)
-        if jump > tolerance and drift > tolerance:
-            gap = min(jump, drift)
-            resettable = self.form in RESETTABLE
-            limit = MAX_RESETTABLE_GAP if resettable else _MAX_UNSTATED_GAP
-            believed = self._gap_limit is not None and now - self._origin <= self._gap_limit
-            if gap <= limit or (believed and gap <= _MAX_STATED_GAP):
-                self._pause = gap
-                return gap
-            self._origin += gap
-        elif self.form in _NEVER_BACK and max(jump, drift) < -tolerance and now - self._origin > 1.0:
-            self._lost = True
-        elif self._pause > MAX_PAUSE_SECONDS and abs(jump + self._pause) < 0.1:
-            # Back to before a pause: it was none, and since when the stamps are right again is not known.
-            self._lost = True
-        elif drift < -1.0:
-            self._origin += drift
-        return 0.0
-
-    def _gap_behind_damage(self, jump: float, length: float) -> float:
-        """As `_gap`, in a file whose structure is broken: its stamps are exact, or they are wrong."""
-        tolerance = max(0.003 if self._resync else max(0.005, 0.6 * length), self._jitter)
-        limit = MAX_RESETTABLE_GAP if self.form in RESETTABLE else (self._gap_limit or _MAX_UNSTATED_GAP)
-        self._resync = False
-        if jump > limit or jump < -tolerance:
-            self._lost = True
-        return jump if tolerance < jump <= limit else 0.0
+            block = soxr.resample(block.astype(np.float32), run.rate, self.sample_rate, quality="HQ")
+        yield block

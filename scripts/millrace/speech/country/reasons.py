@@ -53,7 +53,6 @@ MEANINGS = {
     # warnings and notes
     "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is late,"
     " mostly by 10 to 70 ms",
-    "no_header": "audio without a header: its format is taken from the file name",
     "duration_wrong": "the file states a wrong length: it was measured",
     "bytes_behind": "the bytes behind a WAV's audio are no chunk: bytes may have been added within the audio",
     "bytes_missing": "a WAV ends early: it was cut off, or bytes are missing within the audio",

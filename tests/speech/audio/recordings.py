@@ -1,0 +1,130 @@
+"""Recordings to cut, sound and odd ones, and how late what is cut of them is."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import av
+import numpy as np
+
+from millrace.speech.audio import cut as audio
+
+RATE = 48000
+SECONDS = 24
+SPANS = [(1.0 + 2 * i, 2.9 + 2 * i) for i in range(11)]
+
+
+def signal(seconds: float = SECONDS, rate: int = RATE, seed: int = 0) -> np.ndarray:
+    """int16 (n,): bursts of noise and chirps, nowhere like itself elsewhere, so that any shift shows."""
+    random = np.random.default_rng(seed)
+    n = int(seconds * rate)
+    t = np.arange(n) / rate
+    corners = 4 * int(seconds) + 4
+    pitch = np.interp(t, np.arange(corners) / 4, random.uniform(100, 900, corners))
+    corners = 10 * int(seconds) + 20
+    level = np.interp(t, np.arange(corners) / 10, random.random(corners) ** 2)
+    wave = 0.3 * np.sin(2 * np.pi * np.cumsum(pitch) / rate) + 0.1 * random.standard_normal(n)
+    return np.round(np.clip(wave * level, -1, 1) * 32767).astype(np.int16)
+
+
+def write_av(
+    path, samples, rate: int, codec: str, container: str, layout="mono", sample_format="", options=()
+) -> Path:
+    """Encode `samples`, the same in all channels."""
+    # Without random ids in Matroska and Ogg: what a damaged byte does must be the same in every run.
+    options = {"fflags": "+bitexact", **dict(options)}
+    with av.open(str(path), "w", format=container, container_options=options) as target:
+        stream = target.add_stream(codec, rate=rate, layout=layout, options={"strict": "experimental"})
+        stream.bit_rate = 96000
+        if sample_format:
+            stream.format = sample_format
+        for start in range(0, len(samples), rate):
+            block = np.repeat(samples[start : start + rate], stream.layout.nb_channels)[None]
+            frame = av.AudioFrame.from_ndarray(block, format="s16", layout=layout)
+            frame.sample_rate, frame.pts = rate, start
+            target.mux(stream.encode(frame))
+        target.mux(stream.encode(None))
+    return path
+
+
+def write_joined(path: Path, parts, codec: str, container: str, between: bytes = b"", layouts=()) -> None:
+    """Encode each of `parts` (samples, rate) as a file, and write these one behind the other."""
+    layouts = layouts or ["mono"] * len(parts)
+    files = (
+        write_av(path, *part, codec, container, layout) for part, layout in zip(parts, layouts, strict=True)
+    )
+    path.write_bytes(between.join([file.read_bytes() for file in files]))
+
+
+def write_video(path: Path, samples: np.ndarray | None) -> None:
+    """A video with `samples` at RATE as its sound track, or without one."""
+    picture = np.zeros((64, 64, 3), np.uint8)
+    with av.open(str(path), "w") as target:
+        video = target.add_stream("mpeg4", rate=5)
+        video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
+        sound = target.add_stream("aac", rate=RATE, layout="mono") if samples is not None else None
+        for second in range(SECONDS):
+            for _ in range(5):
+                target.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            if sound is not None:
+                block = np.ascontiguousarray(samples[second * RATE : (second + 1) * RATE][None])
+                frame = av.AudioFrame.from_ndarray(block, format="s16", layout="mono")
+                frame.sample_rate, frame.pts = RATE, second * RATE
+                target.mux(sound.encode(frame))
+        for stream in (video, sound):
+            if stream is not None:
+                target.mux(stream.encode(None))
+
+
+def wav(riff_size: int, data_size: int, body: bytes, extra: bytes = b"") -> bytes:
+    """A WAV of int16 mono at 16 kHz that states these sizes."""
+    head = struct.pack("<4sI8sIHHIIHH", b"RIFF", riff_size, b"WAVEfmt ", 16, 1, 1, 16000, 32000, 2, 16)
+    return head + extra + b"data" + struct.pack("<I", data_size) + body
+
+
+def damaged(raw: bytes, damage: str, at: int, size: int, random: np.random.Generator) -> bytes:
+    """`raw` with `size` bytes at `at` replaced, removed or there twice."""
+    before = raw[at : at + size]
+    flipped = bytearray(before)
+    for place in random.integers(0, len(before), 20):
+        flipped[place] ^= 1 << int(random.integers(8))
+    after = {
+        "random": random.bytes(len(before)),
+        "zeros": bytes(len(before)),
+        "removed": b"",
+        "twice": before + before,
+        "flipped": bytes(flipped),
+    }
+    return raw[:at] + after[damage] + raw[at + size :]
+
+
+def offset(expected: np.ndarray, segment: np.ndarray, limit: int = 4800) -> int:
+    """By how many samples `segment` is late, by cross-correlation."""
+    size = 1 << math.ceil(math.log2(len(expected) + len(segment)))
+    product = np.fft.rfft(segment.astype(float), size) * np.conj(np.fft.rfft(expected.astype(float), size))
+    scores = np.fft.irfft(product, size)
+    return int(np.argmax(np.concatenate([scores[-limit:], scores[:limit]]))) - limit
+
+
+def offsets(path: Path, source: np.ndarray, spans=tuple(SPANS), rate: int = RATE) -> list[int | str]:
+    """For each span by how many samples it is late, or the reason why there is none."""
+    result: list[int | str] = []
+    for (start, end), segment in zip(spans, audio.cut(path, spans, rate), strict=True):
+        if isinstance(segment, audio.AudioError):
+            result.append(segment.reason)
+        else:
+            assert segment.dtype == np.int16 and segment.ndim == 1
+            result.append(offset(source[round(start * rate) : round(end * rate)], segment))
+    return result
+
+
+def exact(path: Path, samples: np.ndarray, spans, rate: int = 16000) -> list[bool]:
+    """For each span whether there is a segment; one that is not exactly what went in fails."""
+    segments = list(audio.cut(path, spans, rate))
+    is_cut = [not isinstance(segment, audio.AudioError) for segment in segments]
+    for (start, end), segment in zip(spans, segments, strict=True):
+        if not isinstance(segment, audio.AudioError):
+            np.testing.assert_array_equal(segment, samples[round(start * rate) : round(end * rate)])
+    return is_cut

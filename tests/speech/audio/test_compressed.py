@@ -1,0 +1,163 @@
+"""Compressed recordings: segments lie within 10 ms of where they were, or a warning says why not."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from millrace.speech.audio import cut as audio
+from tests.speech.audio.recordings import (
+    RATE,
+    SECONDS,
+    SPANS,
+    offsets,
+    signal,
+    write_av,
+    write_joined,
+    write_video,
+)
+
+
+@pytest.mark.parametrize("name", ["opus", "webm", "m4a", "mkv", "mp3"])
+def test_compressed_segments_lie_where_they_were(corpus, source, name):
+    assert max(abs(late) for late in offsets(corpus[name], source)) <= RATE // 100
+    info = audio.probe(corpus[name])
+    assert info.duration_seconds == pytest.approx(SECONDS, abs=0.05)
+    assert (info.sample_rate, info.channels, info.lossless, info.warnings) == (RATE, 1, False, ())
+
+
+def test_compressed_stereo_at_another_rate(tmp_path, source):
+    path = write_av(tmp_path / "a.m4a", source, RATE, "aac", "ipod", "stereo")
+    low = soxr.resample(source, RATE, 16000)
+    assert max(abs(late) for late in offsets(path, low, rate=16000)) <= 160
+
+
+@pytest.mark.parametrize("name", ["ts", "aac"])
+def test_what_states_no_encoder_delay_is_late_and_warns(corpus, source, name):
+    assert set(offsets(corpus[name], source)) <= {1023, 1024, 1025}
+    info = audio.probe(corpus[name])
+    assert len(info.warnings) == 1
+    assert info.warnings[0].startswith("no_encoder_delay: ") and corpus[name].name in info.warnings[0]
+
+
+def test_mp3_without_its_info_frame_warns(tmp_path, corpus, source):
+    raw = corpus["mp3"].read_bytes()
+    first = raw.index(b"\xff\xfb")
+    at = raw.index(b"Info", first) if b"Info" in raw[:2000] else raw.index(b"Xing", first)
+    second = raw.index(raw[first : first + 2], at)
+    path = tmp_path / "bare.mp3"
+    path.write_bytes(raw[second:])
+    info = audio.probe(path)
+    (warning,) = info.warnings
+    assert warning.startswith("no_encoder_delay: mp3 ") and "bare.mp3" in warning
+    assert info.duration_seconds == pytest.approx(SECONDS, abs=0.1)
+    late = offsets(path, source)
+    assert set(late) == {late[0]} and 900 < late[0] < 1400
+
+
+@pytest.mark.parametrize("codec", ["g722", "libmp3lame", "adpcm_ima_wav"])
+def test_compressed_inside_wav(tmp_path, codec):
+    samples = signal(8, 16000)
+    path = write_av(tmp_path / "a.wav", samples, 16000, codec, "wav")
+    late = offsets(path, samples, [(1.0, 3.0), (4.0, 7.0)], 16000)
+    # MP3 in WAV states no delay; ADPCM and G.722 have next to none.
+    assert max(late) <= (1200 if codec == "libmp3lame" else 160) and len(set(late)) == 1
+
+
+def test_vorbis_that_changes_between_short_and_long_blocks(tmp_path):
+    """FFmpeg stamps blocks next to a change up to 10 ms off: that is no gap to be filled with silence."""
+    samples = signal(12, 44100)
+    for at in range(44100, len(samples), 20000):  # clicks make the encoder change to short blocks
+        samples[at - 6000 : at] //= 64
+        samples[at : at + 300] = 30000
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, samples, 44100, format="OGG", subtype="VORBIS")
+    assert set(offsets(path, samples, [(2.0 * i, 2.0 * i + 1.9) for i in range(6)], 44100)) == {0}
+
+
+def test_audio_of_a_video(tmp_path, source):
+    path = tmp_path / "a.mp4"
+    write_video(path, source)
+    assert max(abs(late) for late in offsets(path, source)) <= RATE // 100
+    assert audio.probe(path).codec == "aac"
+
+
+def test_live_webm_without_duration(tmp_path, source):
+    path = write_av(tmp_path / "live.webm", source, RATE, "libopus", "webm", options={"live": "1"})
+    with av.open(str(path)) as container:
+        assert container.duration is None
+    assert audio.probe(path).duration_seconds == pytest.approx(SECONDS, abs=0.05)
+    assert max(abs(late) for late in offsets(path, source)) <= RATE // 100
+
+
+def test_stated_duration_that_lies_is_measured(tmp_path, corpus):
+    raw = corpus["mkv"].read_bytes()
+    path = tmp_path / "half.mkv"
+    path.write_bytes(raw[: len(raw) // 2])
+    info = audio.probe(path)
+    assert 9 < info.duration_seconds < 14
+    assert "states a duration" in info.warnings[0] and "half.mkv" in info.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["mp3", "aac"])
+@pytest.mark.parametrize("size", [1, 5000])
+def test_what_comes_before_the_first_frame_moves_nothing(tmp_path, corpus, source, name, size):
+    """A stream tapped in mid-frame: FFmpeg takes some of such bytes for frames, or misses the first ones."""
+    spans = SPANS[:3]
+    junk = np.random.default_rng(size).bytes(size)
+    (tmp_path / "a").write_bytes(junk + corpus[name].read_bytes())
+    assert offsets(tmp_path / "a", source, spans) == offsets(corpus[name], source, spans)
+
+
+@pytest.mark.parametrize("name", ["opus", "aac", "ts", "mp3"])
+def test_tags_before_behind_and_between_move_nothing(tmp_path, corpus, source, name):
+    tag = b"ID3\4\0\0\0\0\0\x3fPRIV" + bytes(59)
+    raw, sound = corpus[name].read_bytes(), offsets(corpus[name], source)
+    (tmp_path / "a").write_bytes(tag + raw + b"TAG" + bytes(125))
+    assert offsets(tmp_path / "a", source) == sound
+    if name == "aac":  # as in the joined segments of a live stream
+        (tmp_path / "a").write_bytes(raw + tag + raw)
+        assert offsets(tmp_path / "a", source) == sound
+        behind = next(audio.cut(tmp_path / "a", [(SECONDS + 2.0, SECONDS + 4.0)], RATE))
+        assert not isinstance(behind, audio.AudioError)
+
+
+def test_chained_ogg_with_other_channels_goes_on(tmp_path, source):
+    path, parts = tmp_path / "chained", [(source[: 10 * RATE], RATE), (source[10 * RATE :], RATE)]
+    write_joined(path, parts, "libopus", "ogg", layouts=["mono", "stereo"])
+    late = offsets(path, source, [(2.0, 5.0), (8.0, 9.9), (11.0, 14.0), (20.0, 23.0)])
+    assert late[:2] == [0, 0]
+    assert all(isinstance(value, str) or abs(value) <= RATE // 100 for value in late[2:]), late
+
+
+@pytest.mark.parametrize(("codec", "form"), [("libopus", "matroska"), ("flac", "flac"), ("vorbis", "ogg")])
+def test_joined_files_are_one_timeline(tmp_path, source, codec, form):
+    path, parts = tmp_path / "joined", [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)]
+    write_joined(path, parts, codec, form, layouts=["stereo" if codec == "vorbis" else "mono"] * 2)
+    spans = [(1.0, 3.0), (3.5, 4.9), (6.0, 7.5), (8.0, 9.5)]
+    assert max(abs(late) for late in offsets(path, source, spans)) <= RATE // 100
+    assert audio.probe(path).duration_seconds == pytest.approx(10, abs=0.3)
+
+
+def test_joined_mp3_goes_on_where_the_first_ends(tmp_path, source):
+    """The tag between the two takes no time; the second one's delay does, as in any player."""
+    path, parts = tmp_path / "joined", [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)]
+    write_joined(path, parts, "libmp3lame", "mp3", between=b"TAG" + bytes(125))
+    late = offsets(path, source, [(1.0, 3.0), (3.5, 4.9), (4.9, 5.8), (6.0, 7.5), (8.0, 9.5)])
+    assert late[:2] == [0, 0] and isinstance(late[2], int) and late[3] == late[4]
+    assert 0 <= late[3] <= 2 * 1152
+
+
+@pytest.mark.parametrize(("codec", "form"), [("aac", "adts"), ("libmp3lame", "mp3"), ("aac", "mpegts")])
+def test_a_rate_that_rises_spoils_nothing(tmp_path, source, codec, form):
+    """FFmpeg counts ADTS frames at the first rate: taken at its word, every second frame would be silence."""
+    path, low = tmp_path / "joined", soxr.resample(source, RATE, 24000)
+    write_joined(path, [(low[: 5 * 24000], 24000), (source[5 * RATE : 10 * RATE], RATE)], codec, form)
+    late = offsets(path, low, [(1.0, 3.0), (6.0, 7.5), (8.0, 9.5)], 24000)
+    if form == "mpegts":
+        assert late[1:] == ["audio_load"] * 2
+    else:
+        assert abs(late[1] - late[2]) <= 2 and 0 <= late[1] <= 2400, late
