@@ -11,7 +11,7 @@ import numpy as np
 import soundfile
 
 RATE = 16000
-WORDS = (
+WORDS = [
     "the",
     "of",
     "and",
@@ -24,7 +24,7 @@ WORDS = (
     "order",
     "people",
     "year",
-)
+]
 
 
 def noise(seconds: float, seed: int, rate: int = RATE) -> np.ndarray:

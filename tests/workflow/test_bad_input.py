@@ -20,29 +20,10 @@ from tests.workflow.workflow import Workflow
 
 pytestmark = pytest.mark.e2e
 
-TEXTS = [
-    "NA",
-    "null",
-    "=SUM(A1)",
-    'say "yes", no',
-    "two\nlines",
-    "a\r\nb",
-    "\u200fמשפט\u200f",
-    "-1",
-    "nan",
-    "",
-    "a\rb",
-    "\ttab",
-]
-GOOD = {
-    "start": 1.0,
-    "end": 5.0,
-    "asr_text": "a b c",
-    "human_text": "a b c",
-    "cer": 0.0,
-    "start_idx": 0,
-    "end_idx": 3,
-}
+TEXTS = ["NA", "null", "=SUM(A1)", 'say "yes", no', "two\nlines", "a\r\nb", "\u200fמשפט\u200f"]
+TEXTS += ["-1", "nan", "", "a\rb", "\ttab"]
+GOOD = {"start": 1.0, "end": 5.0, "cer": 0.0, "start_idx": 0, "end_idx": 3}
+GOOD |= {"asr_text": "a b c", "human_text": "a b c"}
 SEGMENTS = [
     ({"start": None}, "time_missing"),
     ({"end": float("nan")}, "time_not_finite"),
@@ -132,13 +113,8 @@ def ran(tmp_path_factory):
     # Texts.
     put(root, "texts", [at(k, human_text=text or "x", asr_text=text) for k, text in enumerate(TEXTS)], 70.0)
     (root / "latvia").mkdir()
-    section = {
-        "countries_root": "countries",
-        "assignment_file": "a.jsonl",
-        "partition_hours": 0.03,
-        "max_error_fraction": 0.5,
-    }
-    workflow = Workflow(folder, speech=section)
+    section = {"countries_root": "countries", "assignment_file": "a.jsonl", "partition_hours": 0.03}
+    workflow = Workflow(folder, speech={**section, "max_error_fraction": 0.5})
     workflow.run("speech_shards")
     return workflow
 

@@ -14,12 +14,7 @@ from tests import corpora
 from tests.workflow.workflow import Workflow
 
 pytestmark = pytest.mark.e2e
-FINAL = (
-    "results/speech/**/*.tar",
-    "results/speech/**/*.parquet",
-    "results/speech/**/*.csv",
-    "results/speech/**/*.jsonl",
-)
+FINAL = [f"results/speech/**/*.{suffix}" for suffix in ("tar", "parquet", "csv", "jsonl")]
 KILLS = 20
 
 

@@ -75,11 +75,6 @@ def test_the_report_opens_in_a_browser(ran: Workflow):
             "--disable-background-networking",
             "--dump-dom",
         ]
-        command = [
-            "chromium",
-            *options,
-            f"--user-data-dir={ran.folder}/chromium",
-            f"file://{ran.folder}/{page}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        place = [f"--user-data-dir={ran.folder}/chromium", f"file://{ran.folder}/{page}"]
+        done = subprocess.run(["chromium", *options, *place], capture_output=True, text=True, timeout=180)
         assert words in done.stdout, (page, done.stderr[-2000:])

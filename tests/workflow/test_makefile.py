@@ -34,19 +34,11 @@ def test_help_is_the_default_and_lists_every_target(folder: Path):
 
 
 def test_clean_removes_what_can_be_built_and_nothing_precious(folder: Path):
-    kept = [
-        "resources/speech/assignment.jsonl",
-        "resources/speech/countries/a/x.wav",
-        ".venv/bin/python",
-        "my.txt",
-    ]
+    kept = ["resources/speech/assignment.jsonl", "resources/speech/countries/a/x.wav", ".venv/bin/python"]
+    kept += ["my.txt"]
     kept += [".venv/lib/__pycache__/x.pyc", "config.yaml", "profiles/default/config.yaml"]
-    gone = [
-        "results/speech/index.parquet",
-        "logs/speech/x.log",
-        "benchmarks/speech/x.tsv",
-        "scripts/millrace/__pycache__/x.pyc",
-    ]
+    gone = ["results/speech/index.parquet", "logs/speech/x.log", "benchmarks/speech/x.tsv"]
+    gone += ["scripts/millrace/__pycache__/x.pyc"]
     gone += [".snakemake/metadata/x", ".pytest_cache/x", ".ruff_cache/x", ".hypothesis/x", "report.html"]
     for name in kept + gone:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

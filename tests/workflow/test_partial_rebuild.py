@@ -134,14 +134,3 @@ def test_a_parameter_touches_only_what_depends_on_it(workflow):
     assert {job.rule for job in other.dry("speech_shards")} >= {"speech_create_shards"}
     other.run("speech_shards")
     assert workflow.files("results/speech/shards/**/*.tar") == before
-
-
-def test_a_run_that_holds_the_lock_keeps_its_partitions(workflow):
-    locks = workflow.folder / ".snakemake/locks"
-    locks.mkdir(exist_ok=True)
-    (locks / "0.input.lock").write_text("")
-    corpora.add_recording(workflow.folder / "countries", "germany", "added", 8)
-    assert "holds the workflow's lock" in workflow.run("--dry-run", "speech_shards")
-    assert workflow.partitions("speech_shards") == set()
-    shutil.rmtree(locks)
-    assert len(workflow.partitions("speech_shards")) == 1

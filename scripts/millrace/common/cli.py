@@ -74,10 +74,7 @@ def step(main: Callable[..., None]) -> Callable[..., int]:
                 log.error("%s: %s. Name a place that may be written and read", where, error.strerror)
                 return 1
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                log.error(
-                    "%s: the disk is full. Free space and run the same command again; whole files are kept",
-                    where,
-                )
+                log.error("%s: the disk is full. Free space and run the same command again", where)
                 return 1
             if error.errno in (errno.ENOENT, errno.EIO) and error.filename:
                 log.error("%s: %s. %s", where, error.strerror, remade(where))
@@ -157,13 +154,9 @@ class Progress:
         elapsed = max(time.monotonic() - self.started, 1e-9)
         rate = self.done / elapsed
         eta = (self.total - self.done) / rate if rate else float("inf")
-        ahead = (
-            time.strftime("%H:%M:%S", time.gmtime(eta))
-            if eta < 86400
-            else "more than a day"
-            if rate
-            else "unknown"
-        )
+        ahead = "more than a day" if rate else "unknown"
+        if eta < 86400:
+            ahead = time.strftime("%H:%M:%S", time.gmtime(eta))
         share = 100 * self.done / self.total if self.total else 100.0
         return (
             f"{self.label}: {self.done:.2f}/{self.total:.2f} {self.unit} ({share:.0f} %), "

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from millrace.common.errors import MillraceError
 
+_COUNTS = ("rejected", "repaired", "warnings")
+
 
 @dataclass
 class Ledger:
@@ -27,7 +29,7 @@ class Ledger:
     warnings: Counter = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        for name in ("rejected", "repaired", "warnings"):
+        for name in _COUNTS:
             setattr(self, name, Counter(getattr(self, name)))
 
     @property
@@ -39,11 +41,9 @@ class Ledger:
         """One line for the log."""
         counts = f"{self.rows_in} {self.unit}s in, {self.rows_out} out, {self.rows_rejected} rejected"
         text = f"{self.scope}: {counts}"
-        for name in ("rejected", "repaired", "warnings"):
-            if counts := getattr(self, name):
-                text += f"; {name}: " + ", ".join(
-                    f"{count} {reason}" for reason, count in sorted(counts.items())
-                )
+        for name in _COUNTS:
+            if reasons := sorted(getattr(self, name).items()):
+                text += f"; {name}: " + ", ".join(f"{count} {reason}" for reason, count in reasons)
         return text
 
     def too_many_errors(self, choices: Collection[str], max_error_fraction: float) -> str:
@@ -51,9 +51,8 @@ class Ledger:
         errors = self.errors(choices)
         if sum(errors.values()) <= max_error_fraction * self.rows_in:
             return ""
-        reasons = ", ".join(
-            f"{count} {reason}" for reason, count in sorted(errors.items(), key=lambda row: -row[1])
-        )
+        by_count = sorted(errors.items(), key=lambda row: -row[1])
+        reasons = ", ".join(f"{count} {reason}" for reason, count in by_count)
         return (
             f"{sum(errors.values())} of {self.rows_in} {self.unit}s are in error ({reasons}), more than "
             f"max_error_fraction {max_error_fraction:g} allows"
@@ -75,18 +74,9 @@ class Ledger:
 
     def as_dict(self) -> dict:
         """JSON-ready, with sorted reasons."""
-        return {
-            "stage": self.stage,
-            "scope": self.scope,
-            "unit": self.unit,
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "rows_rejected": self.rows_rejected,
-            **{
-                name: dict(sorted(getattr(self, name).items()))
-                for name in ("rejected", "repaired", "warnings")
-            },
-        }
+        plain = ("stage", "scope", "unit", "rows_in", "rows_out", "rows_rejected")
+        counts = {name: dict(sorted(getattr(self, name).items())) for name in _COUNTS}
+        return {**{name: getattr(self, name) for name in plain}, **counts}
 
     @classmethod
     def from_dict(cls, value: dict) -> Ledger:
@@ -100,6 +90,6 @@ class Ledger:
         for part in parts:
             result.rows_in += part.rows_in
             result.rows_out += part.rows_out
-            for name in ("rejected", "repaired", "warnings"):
+            for name in _COUNTS:
                 getattr(result, name).update(getattr(part, name))
         return result

@@ -1,4 +1,4 @@
-"""Settings as dataclass fields that say what they mean and take: flags, checks and schema are made from them."""
+"""Settings as dataclass fields that say what they mean and take: flags, checks and schema come from them."""
 
 from __future__ import annotations
 

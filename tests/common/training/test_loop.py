@@ -314,13 +314,8 @@ def test_settings_are_checked_and_each_has_a_flag_with_help():
     assert common_settings.from_args(LoopSettings, args) == LoopSettings(
         lr=1e-3, save_total_limit=10, lr_scheduler_type="linear"
     )
-    for wrong in (
-        {"lr": float("nan")},
-        {"grad_acc": 0},
-        {"precision": "bf17"},
-        {"warmup_ratio": 2.0},
-        {"epochs": 0},
-    ):
+    bad = {"lr": float("nan"), "grad_acc": 0, "precision": "bf17", "warmup_ratio": 2.0, "epochs": 0}
+    for wrong in ({name: value} for name, value in bad.items()):
         with pytest.raises(MillraceError, match=next(iter(wrong))):
             LoopSettings(**wrong)
 

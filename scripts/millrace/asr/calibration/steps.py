@@ -22,7 +22,7 @@ from millrace.common.machine.memory import GB, CudaMeter, HostMeter, host_memory
 from millrace.common.training import devices
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
-from millrace.common.training.task import Share
+from millrace.common.training.task import MicroBatch
 from millrace.common.training.updates import Updates
 
 
@@ -111,10 +111,11 @@ class TrialSteps:
         total = 0.0
         for micro in range(count):
             prepared = prepared.to(self.device) if self.device.type != "cpu" else prepared
-            share, more = Share(prepared, np.asarray(self.task.batch_ids(prepared))), micro + 1 < count
-            loss = updates.forward(share, more)
-            updates.backward(loss, share, more)
-            total += share.weight
+            micro_batch = MicroBatch(prepared, np.asarray(self.task.batch_ids(prepared)))
+            more = micro + 1 < count
+            loss = updates.forward(micro_batch, more)
+            updates.backward(loss, micro_batch, more)
+            total += micro_batch.weight
         if self.world_size > 1:
             summed = torch.tensor(total, dtype=torch.float64, device=self.device)
             torch.distributed.all_reduce(summed)

@@ -3,8 +3,7 @@
     checkpoints/step-00000500/state.pt, checkpoint.json     a folder each, renamed into place when complete
     checkpoints/last                                         the newest one's name, written after it
 
-checkpoint.json holds the digest of state.pt, so that a torn or flipped byte is seen and the one before is
-used.
+checkpoint.json holds the digest of state.pt: if a byte has changed, the checkpoint before is used.
 """
 
 from __future__ import annotations
@@ -88,16 +87,9 @@ class Checkpoints:
                     raise
                 handle.flush()
                 os.fsync(handle.fileno())
-            atomic.write_json(
-                partial / "checkpoint.json",
-                {
-                    **header,
-                    "format": FORMAT,
-                    "step": step,
-                    "state_bytes": digesting.size,
-                    "state_sha256": digesting.digest.hexdigest(),
-                },
-            )
+            written = {"state_bytes": digesting.size, "state_sha256": digesting.digest.hexdigest()}
+            whole = {**header, "format": FORMAT, "step": step, **written}
+            atomic.write_json(partial / "checkpoint.json", whole)
             if final.exists():
                 # Only a damaged one can be there: a whole one would have been resumed from, beyond this step.
                 self._remove(final)
@@ -172,15 +164,16 @@ class Checkpoints:
         return sorted((int(match[1]), path) for match, path in names if match)
 
     def _prune(self, saved: int) -> None:
-        """Remove the oldest beyond the limit, and what is newer than the one just saved: it was damaged, or
-        the run would have gone on from it. What fails the cheap test of size is not counted as one of the
-        kept."""
-        kept = 0
+        """Remove the oldest beyond the limit, and what is newer than the one just saved, which is damaged.
+
+        What fails the cheap test of size does not count towards the limit.
+        """
+        count = 0
         for step, folder in reversed(self._steps()):
-            if step > saved or (self.total_limit and kept >= self.total_limit):
+            if step > saved or (self.total_limit and count >= self.total_limit):
                 self._remove(folder)
             elif step == saved or _looks_whole(folder):
-                kept += 1
+                count += 1
 
     def _remove(self, folder: Path) -> None:
         # Renamed first, so that a kill leaves no half a checkpoint under a good name.

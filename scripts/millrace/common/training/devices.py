@@ -54,8 +54,7 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
             else "auto",
         )
         fabric.launch()
-    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save
-    # (StopSignals).
+    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save.
     end_with_launcher(0)
     return fabric
 
@@ -83,8 +82,5 @@ def peers(ranks: Ranks, where: str) -> Iterator[None]:
 
 def _is_lost_peer(error: RuntimeError) -> bool:
     """Whether a collective failed because another rank is gone or silent."""
-    text = str(error)
-    return isinstance(error, torch.distributed.DistError) or any(
-        sign in text
-        for sign in ("gloo", "NCCL", "Connection closed", "Connection reset", "Timed out waiting")
-    )
+    signs = ("gloo", "NCCL", "Connection closed", "Connection reset", "Timed out waiting")
+    return isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in signs)

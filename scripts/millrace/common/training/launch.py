@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = run.parse_args(list(sys.argv[1:] if argv is None else argv))
     # Left to the handlers below: torchrun's would end the ranks after `shutdown_timeout`.
     args.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
-    asked: list[int] = []
+    signals: list[int] = []
 
     def forward(number: int, frame: object) -> None:
-        asked.append(number)
+        signals.append(number)
         children = processes.children(os.getpid())
         if not children:
             raise Requeue  # the ranks have not started yet: other nodes are waited for
@@ -43,16 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run.run(args)
     except ChildFailedError as error:
-        codes = {failure.exitcode for failure in error.failures.values()}
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         # torchrun ends the others once the first one has left, so a rank that had saved may die of SIGTERM;
         # and so does one that was still being started.
-        stopped = codes <= {REQUEUE_EXIT_CODE, *(-number for number in STOP_SIGNALS)}
-        if stopped and (asked or REQUEUE_EXIT_CODE in codes):
+        stopped = {*codes.values()} <= {REQUEUE_EXIT_CODE, *(-number for number in STOP_SIGNALS)}
+        if stopped and (signals or REQUEUE_EXIT_CODE in codes.values()):
             log.info("the ranks have stopped in order; exit code %d asks for a requeue", REQUEUE_EXIT_CODE)
             return REQUEUE_EXIT_CODE
-        ended = sorted(
-            (_distance(failure.exitcode), rank, failure.exitcode) for rank, failure in error.failures.items()
-        )
+        ended = sorted((_distance(code), rank, code) for rank, code in codes.items())
         log.error("failed: %s", ", ".join(f"rank {rank}: {_named(code)}" for _, rank, code in ended))
         return 1
     finally:

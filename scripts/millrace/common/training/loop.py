@@ -21,7 +21,7 @@ from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals
 from millrace.common.training.run_log import Result, known
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import LoopSettings
-from millrace.common.training.task import Share, Task, weights_digest
+from millrace.common.training.task import MicroBatch, Task, weights_digest
 from millrace.common.training.updates import Updates
 
 
@@ -151,17 +151,17 @@ class _Loop:
         weight, samples = 0.0, 0
         ids: list[Any] = []
         for micro in range(count):
-            share, more = self._next(batches, at.step + micro), micro + 1 < count
+            micro_batch, more = self._next(batches, at.step + micro), micro + 1 < count
             with record_function(f"{MARK}forward"):
-                loss = self.updates.forward(share, more)
+                loss = self.updates.forward(micro_batch, more)
             clock.lap("forward")
             with record_function(f"{MARK}backward"):
-                self.updates.backward(loss, share, more)
+                self.updates.backward(loss, micro_batch, more)
             clock.lap("backward")
-            self.window.add(loss, share)
-            weight += share.weight
-            samples += len(share.ids)
-            ids.extend(share.ids.tolist() if self.settings.log_ids else ())
+            self.window.add(loss, micro_batch)
+            weight += micro_batch.weight
+            samples += len(micro_batch.ids)
+            ids.extend(micro_batch.ids.tolist() if self.settings.log_ids else ())
         total, stopping, all_samples = self.exchange.sums([weight, float(self.stop.requested), samples])
         clock.lap("sync")
         self.stopping = stopping > 0
@@ -177,7 +177,7 @@ class _Loop:
         at.epoch_samples += round(all_samples)
         self.log.ids(step, at.epoch, ids)
 
-    def _next(self, batches: Iterator[Any], step: int) -> Share:
+    def _next(self, batches: Iterator[Any], step: int) -> MicroBatch:
         at = self.position
         # Whatever a loader draws without an address depends on the step alone, and leaves the model's draws
         # alone.
@@ -194,7 +194,7 @@ class _Loop:
             move = getattr(batch, "to", None)
             batch = move(self.device, non_blocking=True) if move else self.fabric.to_device(batch)
         self.window.clock.lap("copy")
-        return Share(batch, ids)
+        return MicroBatch(batch, ids)
 
     def _after_step(self) -> None:
         step, settings = self.position.optimizer_step, self.settings
@@ -262,7 +262,7 @@ class _Loop:
             }
             header = {"seed": self.settings.seed, "torch": str(torch.__version__), "position": position}
             self.checkpoints.save(step, state, header)
-        self.exchange.from_main(None)  # nobody leaves, or goes on, before it is on the disk
+        self.exchange.from_main(None)  # barrier: wait until the checkpoint is on disk
         self.saved_step = step
         self.window.clock.lap("save")
 

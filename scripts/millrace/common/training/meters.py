@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from millrace.common.training.ranks import Exchange
-from millrace.common.training.task import Share
+from millrace.common.training.task import MicroBatch
 
 # In the order of a step. `sync`: the ranks tell each other weights and flags, so it holds the wait for the
 # slowest; gradients travel during `backward`. `idle`: the rest of a step (logging, the host's own work).
@@ -128,12 +128,12 @@ class Window:
         self.clock, self.meters, self.weight = Clock(device.type), Meters(), 0.0
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
 
-    def add(self, loss: torch.Tensor, share: Share) -> None:
+    def add(self, loss: torch.Tensor, batch: MicroBatch) -> None:
         """Count a batch and its mean loss."""
-        if share.weight:
-            self._loss += loss.detach().double() * share.weight
-        self.weight += share.weight
-        self.meters.add({"samples": len(share.ids), **share.counts})
+        if batch.weight:
+            self._loss += loss.detach().double() * batch.weight
+        self.weight += batch.weight
+        self.meters.add({"samples": len(batch.ids), **batch.counts})
 
     def close(self, exchange: Exchange) -> dict[str, Any]:
         """The figures of all ranks (`loss` is None where nothing had weight); begins the next window."""

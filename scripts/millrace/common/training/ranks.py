@@ -27,8 +27,7 @@ ENVIRONMENT = {
 }
 
 # sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
-# batch script does with `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. torchrun turns every failure into
-# 1: see launch.py.
+# batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For torchrun see launch.py.
 REQUEUE_EXIT_CODE = 75
 _PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -96,9 +95,10 @@ def end_with_launcher(signal_number: int) -> None:
 
 
 class Exchange:
-    """Small values between the ranks, host to host over gloo: never waits for a device, and fails at once
-    where a rank has died, because its sockets close. Every rank must make the same calls in the same
-    order."""
+    """Small values between the ranks, host to host over gloo; every rank makes the same calls in order.
+
+    Never waits for a device, and fails at once if a rank has died, because its sockets close.
+    """
 
     def __init__(self, world_size: int, timeout_seconds: float = 600.0) -> None:
         self.world_size, self._group = world_size, None
@@ -109,9 +109,8 @@ class Exchange:
 
             self._dist = dist
             if dist.get_backend() != "gloo":
-                self._group = dist.new_group(
-                    backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds)
-                )
+                timeout = datetime.timedelta(seconds=timeout_seconds)
+                self._group = dist.new_group(backend="gloo", timeout=timeout)
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """The sum over ranks of every value, in float64; the same bits on every rank."""

@@ -15,10 +15,7 @@ from millrace.common import atomic, jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
-NOTE = "run.json"
-PREVIOUS = "previous"
-_LOCK = ".lock"
-_KEPT = (NOTE, PREVIOUS)
+NOTE, PREVIOUS = "run.json", "previous"
 
 
 @contextlib.contextmanager
@@ -31,21 +28,19 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Of the process (lockf), not of the open file: workers inherit files, and may live a little longer.
-    with open(folder / _LOCK, "ab") as handle:
-        deadline, told = time.monotonic() + patience, False
+    with open(folder / ".lock", "ab") as handle:
+        deadline, is_said = time.monotonic() + patience, False
         while not _locked(handle.fileno()):
             if time.monotonic() >= deadline:
                 raise MillraceError(
                     "another process is training here",
                     where=str(folder),
-                    remedy="Wait for it, end it, or name another --output_dir. Start the ranks of one run "
+                    remedy="Wait for it, end it, or name another --output-dir. Start the ranks of one run "
                     "with millrace.common.training.launch, not with srun alone",
                 )
-            if not told:
-                log.warning(
-                    "%s: another process is training here; waiting %.0f s for it to end", folder, patience
-                )
-            told = True
+            if not is_said:
+                log.warning("%s: another process is training here; waiting %.0f s", folder, patience)
+            is_said = True
             time.sleep(0.2)
         yield
 
@@ -70,10 +65,8 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
     before = _known(folder)
     if before == digest:
         return digest
-    stale = [
-        path for path in sorted(folder.iterdir()) if path.name not in _KEPT and not path.name.startswith(".")
-    ]
-    if stale:
+    visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    if stale := [path for path in visible if path.name not in (NOTE, PREVIOUS)]:
         target = _free(folder / PREVIOUS / (before or "unknown"))
         target.mkdir(parents=True)
         for path in stale:

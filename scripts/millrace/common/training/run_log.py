@@ -24,8 +24,8 @@ def truncate(path: Path, step: int) -> None:
     """Remove the lines past optimiser step `step`, which will be written again, and a cut line."""
     if not path.exists():
         return
-    kept = [raw for raw in _whole_lines(path) if orjson.loads(raw)["step"] <= step]
-    atomic.write_if_changed(path, b"".join(kept))
+    lines = [raw for raw in _whole_lines(path) if orjson.loads(raw)["step"] <= step]
+    atomic.write_if_changed(path, b"".join(lines))
 
 
 def truncate_ids(folder: Path, step: int) -> None:
@@ -48,8 +48,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 class RunLog:
     """The log of one rank: rank 0 writes metrics, every rank its ids (where asked for). Close it at the end.
 
-    `resumed_step` is the optimiser step the run goes on from, -1 for one that begins; `total_steps` may
-    change.
+    `resumed_step` is the optimiser step the run goes on from, -1 for one that begins.
     """
 
     def __init__(self, folder: Path, rank: int, resumed_step: int, *, ids: bool, tensorboard: bool) -> None:
@@ -67,9 +66,8 @@ class RunLog:
             if sys.stderr.isatty():
                 from tqdm import tqdm
 
-                self._bar = tqdm(
-                    desc="training", unit="step", initial=max(resumed_step, 0), dynamic_ncols=True
-                )
+                first = max(resumed_step, 0)
+                self._bar = tqdm(desc="training", unit="step", initial=first, dynamic_ncols=True)
         if ids:
             self._ids = open(folder / f"sample_ids.{rank}.jsonl", "ab")  # noqa: SIM115
 
@@ -151,8 +149,7 @@ def _scalars(prefix: str, figures: dict[str, Any]) -> Iterator[tuple[str, float]
 class Result:
     """`model` is the trained one, the same on every rank (`digest` is of its bits).
 
-    `loss` is that of the last line of metrics.jsonl, `evaluations` the metrics by optimiser step;
-    `resumed_step` is None where the run began anew.
+    `loss`: last line of metrics.jsonl; `evaluations`: metrics by step; `resumed_step`: None if it began anew.
     """
 
     model: torch.nn.Module
@@ -182,6 +179,5 @@ def known(path: Path) -> tuple[float | None, dict[int, dict[str, float]]]:
     """The last loss and the evaluations that a metrics.jsonl holds."""
     rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
     losses = [row["loss"] for row in rows if row["event"] == "train"]
-    return losses[-1] if losses else None, {
-        row["step"]: row["metrics"] for row in rows if row["event"] == "eval"
-    }
+    evaluations = {row["step"]: row["metrics"] for row in rows if row["event"] == "eval"}
+    return losses[-1] if losses else None, evaluations

@@ -30,19 +30,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise MillraceError(
-                f"unknown schedule {self.kind!r}", where="lr_scheduler_type", remedy=f"One of {KINDS}"
-            )
+            raise MillraceError(f"unknown schedule {self.kind!r}", "lr_scheduler_type", f"One of {KINDS}")
         self.anchor_step = max(self.anchor_step, self.warmup_steps)
 
     def share(self, step: int) -> float:
         """The share (0 to 1) of the way from the end of the warm-up to the end of the run."""
-        ahead = self.total_steps - self.anchor_step
-        done = (
-            min(max(step - self.anchor_step, 0) / ahead, 1.0)
-            if ahead > 0
-            else float(step >= self.total_steps)
-        )
+        ahead, past = self.total_steps - self.anchor_step, max(step - self.anchor_step, 0)
+        done = min(past / ahead, 1.0) if ahead > 0 else float(step >= self.total_steps)
         return self.anchor_share + (1.0 - self.anchor_share) * done
 
     def factor(self, step: int) -> float:

@@ -78,11 +78,8 @@ def rng_state(device: bool = True) -> dict[str, Any]:
     """The states of Python's, numpy's, torch's and (if used) CUDA's generators, in plain types."""
     import torch
 
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-    }
+    state: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state()}
+    state["torch"] = torch.get_rng_state()
     if device and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
@@ -109,8 +106,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def start_worker(number: int) -> None:
-    """`worker_init_fn` of every DataLoader: one thread, seeded generators; ignores SIGTERM and SIGUSR1
-    unless sent by the trainer.
+    """`worker_init_fn` of every DataLoader: one thread, seeded generators, no stop signals but the trainer's.
 
     Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for which it
     needs its workers; it ends them itself, and they leave when it is gone.

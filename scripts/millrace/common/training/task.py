@@ -57,7 +57,7 @@ class Task(Protocol):
         """Raises MillraceError where the plan would now be another one."""
 
 
-class Share:
+class MicroBatch:
     """One batch on its way through the model; the model's side fills in `weight` and `counts`.
 
     No dataclass, tuple or dict: wrapped modules copy those, and cast the tensors inside (half-precision
@@ -78,16 +78,16 @@ class TrainingStep(nn.Module):
         self.model = model
         self._training_step = task.training_step
 
-    def forward(self, share: Share) -> torch.Tensor:
+    def forward(self, batch: MicroBatch) -> torch.Tensor:
         """The mean loss; fills in weight and counts. 0 from all parameters for an empty batch."""
-        if len(share.ids):
-            loss, weight, share.counts = self._training_step(self.model, share.batch)
-            share.weight = float(weight)
-            if not (math.isfinite(share.weight) and share.weight >= 0):
+        if len(batch.ids):
+            loss, weight, batch.counts = self._training_step(self.model, batch.batch)
+            batch.weight = float(weight)
+            if not (math.isfinite(batch.weight) and batch.weight >= 0):
                 raise MillraceError(
-                    f"the weight of a batch is {share.weight}", where=f"samples {share.ids[:5]}"
+                    f"the weight of a batch is {batch.weight}", where=f"samples {batch.ids[:5]}"
                 )
-            if share.weight > 0:
+            if batch.weight > 0:
                 return loss
         # The others wait for this rank's gradients: give zeros, not nothing, and not 0 * nan.
         return torch.stack([p.sum().float() for p in self.parameters() if p.requires_grad]).sum() * 0.0

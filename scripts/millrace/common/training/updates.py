@@ -13,7 +13,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
 from millrace.common.training.settings import LoopSettings
 from millrace.common.training.task import (
-    Share,
+    MicroBatch,
     Task,
     TrainingStep,
     enable_gradient_checkpointing,
@@ -65,15 +65,15 @@ class Updates:
         """The norm of the last gradient, before clipping. Waits for the device."""
         return None if self._norm is None else float(self._norm)
 
-    def forward(self, share: Share, more: bool) -> torch.Tensor:
+    def forward(self, batch: MicroBatch, more: bool) -> torch.Tensor:
         """The mean loss of a batch; `more`: others follow before `apply`, so gradients can wait."""
         with self._alone(more):
-            return self.wrapped(share)
+            return self.wrapped(batch)
 
-    def backward(self, loss: torch.Tensor, share: Share, more: bool) -> None:
-        """Add the gradients of `share`."""
+    def backward(self, loss: torch.Tensor, batch: MicroBatch, more: bool) -> None:
+        """Add the gradients of `batch`."""
         with self._alone(more):
-            self.fabric.backward(loss * (share.weight / self._scale) if share.weight else loss)
+            self.fabric.backward(loss * (batch.weight / self._scale) if batch.weight else loss)
 
     def _alone(self, more: bool) -> contextlib.AbstractContextManager:
         several = self.fabric.world_size > 1

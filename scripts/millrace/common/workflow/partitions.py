@@ -88,6 +88,11 @@ class Placement:
     cost: float
     labels: dict[str, Any] = field(default_factory=dict)
 
+    def as_row(self) -> dict[str, Any]:
+        """A line of the assignment file."""
+        row = dict(vars(self))
+        return row | row.pop("labels")
+
 
 class Assignment:
     """The append-only table item -> partition. A known item never moves; a new one fills the last partition.
@@ -117,13 +122,11 @@ class Assignment:
 
     def _parse(self, number: int, row: Any) -> Placement:
         try:
-            labels = {
-                key: value for key, value in row.items() if key not in ("item", "group", "number", "cost")
-            }
+            known = ("item", "group", "number", "cost")
+            labels = {key: value for key, value in row.items() if key not in known}
             labels.update({key: row[key] for key in self.labels})
-            placement = Placement(
-                str(row["item"]), str(row["group"]), int(row["number"]), float(row["cost"]), labels
-            )
+            item, group, partition, cost = (row[key] for key in known)
+            placement = Placement(str(item), str(group), int(partition), float(cost), labels)
             if placement.number < 0 or not 0 <= placement.cost < float("inf"):
                 raise ValueError
             return placement
@@ -162,13 +165,7 @@ class Assignment:
     def save(self) -> None:
         """Write the table when something was added; the old lines keep their places."""
         if self._added:
-            jsonl.write_lines(
-                self.path,
-                (
-                    {"item": p.item, "group": p.group, "number": p.number, "cost": p.cost, **p.labels}
-                    for p in self.placements.values()
-                ),
-            )
+            jsonl.write_lines(self.path, (placement.as_row() for placement in self.placements.values()))
             self._added = False
 
 
