@@ -10,7 +10,7 @@ from typing import Any
 from millrace.common import cli, settings
 from millrace.common.settings import setting
 
-# `baseline` is what fine-tuning scripts do, `ideal` repeats batches from memory: both are there to compare with.
+# `baseline` is what fine-tuning scripts do, `ideal` repeats batches from memory: both only to compare with.
 LOADERS = ("bucketed", "baseline", "ideal")
 
 
