@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.loading.collate import Batch
@@ -17,7 +18,7 @@ from millrace.asr.models.labels import padded_ids
 
 def prepared_labels(
     batch: Batch,
-    tensors: dict[str, torch.Tensor],
+    tensors: dict[str, Tensor],
     labels: list[list[int]],
     steps: Sequence[int],
     blank: int,
@@ -45,14 +46,14 @@ class CtcBase(AsrModel):
     blank: int
 
     @abstractmethod
-    def log_probabilities(self, prepared: Prepared) -> torch.Tensor:
+    def log_probabilities(self, prepared: Prepared) -> Tensor:
         """float32 (B, steps, characters and blank)."""
 
     @abstractmethod
     def text_of(self, path: Sequence[int]) -> str:
         """The text of a CTC path: repeats are one character, blanks part them."""
 
-    def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
+    def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
         lengths = prepared.host["label_lengths"]
