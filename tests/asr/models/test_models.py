@@ -121,7 +121,6 @@ def test_the_host_part_travels_to_workers(tmp_path, name):
         ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
         ({"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'}, "layout of the qwen-asr"),
         ({"config.json": b'{"model_type": "qwen3_asr"}'}, "cannot be loaded"),
-        ({"config.json": b'{"model_type": "whisper"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "wav2vec2"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "millrace_ctc"}'}, "does not describe"),
     ],

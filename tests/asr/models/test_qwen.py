@@ -29,13 +29,13 @@ def model() -> QwenModel:
     return tiny().eval()
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_unmasked_labels_are_the_target_and_its_end(side):
-    model = tiny(padding_side=side)
+@pytest.mark.parametrize(("side", "mode", "names"), [("left", "auto", NAMES), ("right", "none", [None] * 4)])
+def test_unmasked_labels_are_the_target_and_its_end(side, mode, names):
+    model = tiny(padding_side=side, language_tag_mode=mode)
     tokenizer = model.processor.tokenizer
     tokenizer.pad_token = tokenizer.eos_token
     prepared = model.prepare(batch(SECONDS))
-    for labels, text, name in zip(prepared["labels"], TEXTS, NAMES, strict=True):
+    for labels, text, name in zip(prepared["labels"], TEXTS, names, strict=True):
         answer = labels[labels != IGNORE]
         assert tokenizer.decode(answer) == f"language {name}<asr_text>{text}<|im_end|>"
         assert answer[-1] == tokenizer.eos_token_id
@@ -44,9 +44,8 @@ def test_unmasked_labels_are_the_target_and_its_end(side):
 
 def test_inputs_are_those_of_the_published_processor(model):
     """Prompt, places for audio, mel and mask; also for clips under half a second."""
-    prepared, contents = model.prepare(batch(SECONDS)), sounds(batch(SECONDS))
-    contents = [[{"type": "audio", "audio": sound}] for sound in contents]
-    turns = [[{"role": "user", "content": content}] for content in contents]
+    prepared, clips = model.prepare(batch(SECONDS)), sounds(batch(SECONDS))
+    turns = [[{"role": "user", "content": [{"type": "audio", "audio": clip}]}] for clip in clips]
     form = {"tokenize": True, "return_dict": True, "add_generation_prompt": True, "sampling_rate": 16_000}
     theirs = model.processor.apply_chat_template(turns, **form)
     mel, mask = model.features(prepared)
@@ -116,10 +115,6 @@ def test_language_tags(languages, name):
         assert without_tag(tag(language) + "some text") == "some text"
 
 
-def test_tag_mode_none_names_no_language():
-    assert "language None<asr_text>" in decoded(tiny(language_tag_mode="none"), TEXTS[0])
-
-
 @pytest.mark.parametrize("text", ["a <|audio_pad|> b", "x<|im_end|>y", "<|im_start|>", "a <asr_text> b", ""])
 def test_control_tokens_in_a_transcript_are_text(model, text):
     prepared = model.prepare(batch([1.0], [text]))
@@ -127,11 +122,8 @@ def test_control_tokens_in_a_transcript_are_text(model, text):
     assert places.sum() == prepared.host["audio_tokens"][0]
     assert torch.isfinite(model(prepared)[0])
     written = " ".join(text.replace("<asr_text>", " ").split())
-    assert decoded(model, text) == f"language English<asr_text>{written}<|im_end|>"
-
-
-def decoded(model: QwenModel, text: str) -> str:
-    return model.processor.tokenizer.decode(model.preparer.target(text, "en"))
+    target = model.processor.tokenizer.decode(model.preparer.target(text, "en"))
+    assert target == f"language English<asr_text>{written}<|im_end|>"
 
 
 def test_a_prompt_with_audio_tokens_is_refused():

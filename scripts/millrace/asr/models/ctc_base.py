@@ -40,8 +40,10 @@ def prepared_labels(
 
 
 class CtcBase(AsrModel):
-    """A model over characters. The loss is a sum over characters; clips without text, or with more than CTC
-    can emit in their steps, take no part in it (`Prepared.dropped`)."""
+    """A model over characters. The loss is a sum over characters.
+
+    Clips without text, or with more than CTC can emit in their steps, take no part (`Prepared.dropped`).
+    """
 
     blank: int
 
@@ -56,16 +58,10 @@ class CtcBase(AsrModel):
     def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
-        lengths = prepared.host["label_lengths"]
-        losses = F.ctc_loss(
-            self.log_probabilities(prepared).transpose(0, 1),
-            prepared["targets"],
-            tuple(prepared.host["steps"]),
-            tuple(lengths),
-            blank=self.blank,
-            reduction="none",
-            zero_infinity=True,
-        )
+        steps, lengths = tuple(prepared.host["steps"]), tuple(prepared.host["label_lengths"])
+        settings = {"blank": self.blank, "reduction": "none", "zero_infinity": True}
+        scores = self.log_probabilities(prepared).transpose(0, 1)
+        losses = F.ctc_loss(scores, prepared["targets"], steps, lengths, **settings)
         has_labels = torch.tensor([length > 0 for length in lengths]).to(losses.device, non_blocking=True)
         return losses.where(has_labels, 0.0).sum(), prepared.count
 
