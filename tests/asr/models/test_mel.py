@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
 
 from millrace.asr.models.mel import LogMel
 from tests.asr.clips import batch, clip, sounds
@@ -13,16 +14,11 @@ from tests.asr.clips import batch, clip, sounds
 @pytest.mark.parametrize("seconds", [(3.3, 1.0, 0.61, 2.00503), (2.0, 1.5), (0.5, 0.5)])
 def test_features_and_masks_are_the_extractors(seconds):
     """Whisper's with padding to the longest, and Qwen3-ASR's before it pads to chunks."""
-    from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
-
     audio, clips = batch(seconds).audio, sounds(batch(seconds))
-    whisper = WhisperFeatureExtractor(feature_size=80)(
-        clips, sampling_rate=16_000, padding="longest", return_attention_mask=True, return_tensors="pt"
-    )
+    form = {"sampling_rate": 16_000, "return_attention_mask": True, "return_tensors": "pt"}
+    whisper = WhisperFeatureExtractor(feature_size=80)(clips, padding="longest", **form)
     torch.testing.assert_close(LogMel(80)(audio), whisper.input_features, atol=1e-4, rtol=0)
-    qwen = Qwen3ASRFeatureExtractor()(
-        clips, sampling_rate=16_000, padding=True, n_window=0, return_attention_mask=True
-    )
+    qwen = Qwen3ASRFeatureExtractor()(clips, padding=True, n_window=0, **form)
     mel = LogMel(128)
     torch.testing.assert_close(mel(audio), qwen["input_features"], atol=1e-4, rtol=0)
     valid = [mel.valid_frames(len(sound), audio.shape[1]) for sound in clips]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
-import orjson
 import pytest
 import torch
 
 from millrace.asr.models.base import AsrModel
-from millrace.asr.models.ctc import CtcModel
 from millrace.asr.models.registry import NAMES, build, load
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, train
@@ -19,26 +18,18 @@ SMALL = {"ctc": {"channels": 8, "hidden": 64, "dropout": 0.0}, "qwen3-asr-tiny":
 ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "wav2vec2-bert", "hubert", "whisper"]
 
 
-@pytest.fixture
-def make(tmp_path):
+def make(name: str, folder: Path, texts: list[str] = TEXTS) -> AsrModel:
     """The small model of a name, or of a type of transformers, in evaluation mode."""
-
-    def make(name: str, texts: list[str] = TEXTS) -> AsrModel:
-        torch.manual_seed(5)
-        folder = name if name in NAMES else tiny.write(tmp_path / "tiny", name, texts)
-        return build(folder, SMALL.get(name), texts).eval()
-
-    return make
+    torch.manual_seed(5)
+    name_or_folder = name if name in NAMES else tiny.write(folder / "tiny", name, texts)
+    return build(name_or_folder, SMALL.get(name), texts).eval()
 
 
 @pytest.mark.parametrize("name", ["ctc", "qwen3-asr-tiny"])
-def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(make, name):
-    states = []
-    for model in (make(name), make(name, TEXTS[::-1])):
-        states.append((model.state_dict(), model.prepare(batch([2.0, 1.0])).tensors))
-    for one, two in zip(*states, strict=True):
-        assert one.keys() == two.keys()
-        assert all(torch.equal(one[key], two[key]) for key in one)
+def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(tmp_path, name):
+    models = make(name, tmp_path), make(name, tmp_path, TEXTS[::-1])
+    states = [{**model.state_dict(), **model.prepare(batch([2.0, 1.0])).tensors} for model in models]
+    torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +37,8 @@ def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(make, n
     [("ctc", 120, 1e-2, 0.1), ("qwen3-asr-tiny", 40, 5e-3, 0.3)]
     + [(name, 15, 3e-3, 0.8) for name in ALL[2:]],
 )
-def test_it_learns_and_is_the_same_after_saving(make, tmp_path, name, steps, lr, share):
-    model = make(name)
+def test_it_learns_and_is_the_same_after_saving(tmp_path, name, steps, lr, share):
+    model = make(name, tmp_path)
     prepared = model.prepare(batch([2.0, 1.5]))
     losses = train(model, prepared, steps, lr)
     assert losses[-1] < share * losses[0]
@@ -64,21 +55,26 @@ def test_it_learns_and_is_the_same_after_saving(make, tmp_path, name, steps, lr,
     assert loaded.transcribe(again) == transcriptions
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_empty_batches_have_zero_gradients(make, name):
-    model = make(name)
-    prepared = model.prepare(batch([]))
+@pytest.mark.parametrize(
+    ("name", "seconds", "filler"),
+    [(name, seconds, filler) for name in ALL for seconds, filler in (([], False), ([1.0], True))]
+    + [("ctc", [0.1], False), ("ctc", [0.001], False)],
+)
+def test_batches_of_nothing_usable_have_zero_gradients(tmp_path, name, seconds, filler):
+    model, clips = make(name, tmp_path), batch(seconds)
+    clips.filler = filler
+    prepared = model.prepare(clips)
     loss, count = model(prepared)
     loss.backward()
     assert (float(loss.detach()), count) == (0.0, 0)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
-    assert model.transcribe(prepared) == []
+    assert len(model.transcribe(prepared)) == len(seconds)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_checkpointing_changes_no_gradient(make, name):
-    model = make(name).train()
+def test_checkpointing_changes_no_gradient(tmp_path, name):
+    model = make(name, tmp_path).train()
     prepared = model.prepare(batch([2.0, 1.0]))
     gradients = []
     for _ in range(2):
@@ -92,8 +88,8 @@ def test_checkpointing_changes_no_gradient(make, name):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("whole", [False, True])
-def test_half_precision(make, name, whole):
-    model = make(name)
+def test_half_precision(tmp_path, name, whole):
+    model = make(name, tmp_path)
     prepared = model.prepare(batch([2.0, 1.0]))
     expected = model(prepared)[0]
     model = model.bfloat16() if whole else model
@@ -105,8 +101,8 @@ def test_half_precision(make, name, whole):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_host_part_travels_to_workers(make, name):
-    model = make(name)
+def test_the_host_part_travels_to_workers(tmp_path, name):
+    model = make(name, tmp_path)
     travelled = pickle.dumps(model.preparer)
     assert len(travelled) < 500_000
     prepared = pickle.loads(pickle.dumps(pickle.loads(travelled)(batch([1.0, 0.7]))))
@@ -124,10 +120,8 @@ def test_the_host_part_travels_to_workers(make, name):
         ({"config.json": b"[]"}, "model_type"),
         ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
         ({"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'}, "layout of the qwen-asr"),
-        *(
-            ({"config.json": b'{"model_type": "%s"}' % kind}, "cannot be loaded")
-            for kind in (b"qwen3_asr", b"whisper", b"wav2vec2")
-        ),
+        ({"config.json": b'{"model_type": "qwen3_asr"}'}, "cannot be loaded"),
+        ({"config.json": b'{"model_type": "wav2vec2"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "millrace_ctc"}'}, "does not describe"),
     ],
 )
@@ -135,26 +129,23 @@ def test_folders_without_a_whole_model_are_refused(tmp_path, write, problem):
     for name, content in write.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(MillraceError, match=problem):
-        build(tmp_path)
-
-
-def test_a_folder_without_its_tokenizer_is_refused(tmp_path):
-    tiny.write(tmp_path, "whisper", TEXTS)
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(MillraceError, match="cannot be loaded") as refusal:
         load(tmp_path)
-    assert "tokenizer" in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-ASR-0.6B", "no/such/folder", "ctcx", "whisper-tiny-random"])
-def test_names_that_are_no_folder_are_refused(name):
-    with pytest.raises(MillraceError, match="neither a model named"):
-        build(name, {}, TEXTS)
+def test_unknown_options_of_a_folder_and_a_missing_tokenizer_are_refused(tmp_path):
+    tiny.write(tmp_path, "whisper", TEXTS)
+    with pytest.raises(MillraceError, match="has no option layers"):
+        load(tmp_path, {"layers": 3})
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(MillraceError, match=r"cannot be loaded .*tokenizer"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "problem"),
     [
+        ("Qwen/Qwen3-ASR-0.6B", {}, "neither a model named"),
+        ("ctcx", {}, "neither a model named"),
         ("ctc", {"hiden": 3}, "ctc has no option hiden"),
         ("ctc", {"hidden": "x"}, "hidden"),
         ("ctc", {"hidden": 0}, "hidden"),
@@ -166,26 +157,9 @@ def test_names_that_are_no_folder_are_refused(name):
         ("qwen3-asr-tiny", {"colour": 1}, "has no option colour"),
     ],
 )
-def test_wrong_options_are_refused(name, options, problem):
+def test_unknown_names_and_wrong_options_are_refused(name, options, problem):
     with pytest.raises(MillraceError, match=problem):
         build(name, options, TEXTS)
-
-
-def test_options_of_folders_and_numbers_that_fit(tmp_path):
-    with pytest.raises(MillraceError, match="has no option layers"):
-        build(tiny.write(tmp_path, "whisper", TEXTS), {"layers": 3})
-    assert build("ctc", {"hidden": 8, "dropout": 0, "spec_augment": True}, TEXTS).config.hidden == 8
-
-
-def test_a_folder_keeps_its_text_rules(tmp_path):
-    model = build("ctc", {"case_fold": False, "hidden": 16}, TEXTS)
-    model.save_pretrained(tmp_path)
-    assert orjson.loads((tmp_path / "config.json").read_bytes())["model_type"] == "millrace_ctc"
-    loaded = load(tmp_path)
-    assert isinstance(loaded, CtcModel)
-    # The texts have no J: a model that cannot write it is wrong about it.
-    assert loaded.reference("Désolé, Je") == "Désolé Je" and loaded.config.vocabulary.normalise("Je") == "e"
-    assert model.reference("Désolé, Je") == loaded.reference("Désolé, Je")
 
 
 def test_flops_are_what_torch_counts():
@@ -198,9 +172,8 @@ def test_flops_are_what_torch_counts():
         counter = FlopCounterMode(display=False)
         with counter, torch.no_grad():
             model(prepared)
-        counted = {str(kind): flops for kind, flops in counter.get_flop_counts()["Global"].items()}
-        counted.pop("aten.bmm")  # the mel filters
-        total = sum(counted.values())
+        counted = counter.get_flop_counts()["Global"]
+        total = counter.get_total_flops() - counted[torch.ops.aten.bmm]  # the mel filters
         assert prepared.counts["flops"] == prepared.counts["padded_flops"]
         if name == "ctc":
             assert prepared.counts["flops"] == total

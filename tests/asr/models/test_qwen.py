@@ -1,5 +1,4 @@
-"""A tiny Qwen3-ASR with random weights: the published processor's inputs, labels, languages, training,
-generation."""
+"""A tiny Qwen3-ASR with random weights: the published inputs, loss and encoder; labels, languages."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.qwen.config import random_config, random_processor
 from millrace.asr.models.qwen.encoder import encode
 from millrace.asr.models.qwen.model import QwenModel
-from millrace.asr.models.qwen.prepare import language_name, tag, without_tag
+from millrace.asr.models.qwen.prepare import tag, without_tag
 from millrace.asr.models.registry import build
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, sounds
 
-SECONDS = [3.3, 1.0, 0.2, 2.00503]
+SECONDS, NAMES = [3.3, 1.0, 0.2, 2.00503], ["English", "French", "Russian", "Spanish"]
 
 
 def tiny(**options) -> QwenModel:
@@ -30,16 +29,13 @@ def model() -> QwenModel:
     return tiny().eval()
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("pad_is_eos", [False, True])
-def test_unmasked_labels_are_the_target_and_its_end(side, pad_is_eos):
-    model = tiny(padding_side=side)
+@pytest.mark.parametrize(("side", "mode", "names"), [("left", "auto", NAMES), ("right", "none", [None] * 4)])
+def test_unmasked_labels_are_the_target_and_its_end(side, mode, names):
+    model = tiny(padding_side=side, language_tag_mode=mode)
     tokenizer = model.processor.tokenizer
-    if pad_is_eos:
-        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.pad_token = tokenizer.eos_token
     prepared = model.prepare(batch(SECONDS))
-    for row, (text, name) in enumerate(zip(TEXTS, ["English", "French", "Russian", "Spanish"], strict=True)):
-        labels = prepared["labels"][row]
+    for labels, text, name in zip(prepared["labels"], TEXTS, names, strict=True):
         answer = labels[labels != IGNORE]
         assert tokenizer.decode(answer) == f"language {name}<asr_text>{text}<|im_end|>"
         assert answer[-1] == tokenizer.eos_token_id
@@ -48,14 +44,10 @@ def test_unmasked_labels_are_the_target_and_its_end(side, pad_is_eos):
 
 def test_inputs_are_those_of_the_published_processor(model):
     """Prompt, places for audio, mel and mask; also for clips under half a second."""
-    clips = batch(SECONDS)
-    prepared = model.prepare(clips)
-    conversations = [
-        [{"role": "user", "content": [{"type": "audio", "audio": sound}]}] for sound in sounds(clips)
-    ]
-    theirs = model.processor.apply_chat_template(
-        conversations, tokenize=True, return_dict=True, add_generation_prompt=True, sampling_rate=16_000
-    )
+    prepared, clips = model.prepare(batch(SECONDS)), sounds(batch(SECONDS))
+    turns = [[{"role": "user", "content": [{"type": "audio", "audio": clip}]}] for clip in clips]
+    form = {"tokenize": True, "return_dict": True, "add_generation_prompt": True, "sampling_rate": 16_000}
+    theirs = model.processor.apply_chat_template(turns, **form)
     mel, mask = model.features(prepared)
     torch.testing.assert_close(mel, theirs["input_features"], atol=1e-4, rtol=0)
     assert torch.equal(mask, theirs["input_features_mask"].long())
@@ -77,14 +69,9 @@ def test_loss_and_gradients_are_those_of_the_published_model(side):
     texts = [*TEXTS[:3], "a much longer transcript than all of the others " * 3]
     prepared = model.prepare(batch([*SECONDS[:3], 9.5], texts))
     plain = published(model)
+    inputs = {name: prepared[name] for name in ("input_ids", "attention_mask", "labels")}
     mel, mask = model.features(prepared)
-    theirs = plain(
-        input_ids=prepared["input_ids"],
-        attention_mask=prepared["attention_mask"],
-        input_features=mel,
-        input_features_mask=mask,
-        labels=prepared["labels"],
-    ).loss
+    theirs = plain(**inputs, input_features=mel, input_features_mask=mask).loss
     loss, count = model(prepared)
     torch.testing.assert_close(loss / count, theirs, atol=1e-5, rtol=1e-5)
     theirs.backward()
@@ -94,16 +81,14 @@ def test_loss_and_gradients_are_those_of_the_published_model(side):
 
 
 def test_padding_side_changes_no_loss():
-    losses = [
-        model(model.prepare(batch(SECONDS)))[0] for model in (tiny(padding_side=s) for s in ("left", "right"))
-    ]
+    left, right = tiny(padding_side="left"), tiny(padding_side="right")
+    losses = [model(model.prepare(batch(SECONDS)))[0] for model in (left, right)]
     torch.testing.assert_close(*losses, atol=1e-3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seconds", [[0.3], [1.0, 1.01], [9.5, 8.0, 0.7], [17.0, 2.0]])
 def test_encoder_is_the_published_one(model, seconds):
-    """Chunks of padding left out, windows in one call, lengths from the host: the same audio tokens in their
-    order."""
+    """Chunks of padding left out, windows in one call, lengths from the host: the same audio tokens."""
     prepared = model.prepare(batch(seconds))
     mel, mask = model.features(prepared)
     with torch.no_grad():
@@ -126,29 +111,19 @@ def test_encoder_is_the_published_one(model, seconds):
 )
 def test_language_tags(languages, name):
     for language in languages:
-        assert language_name(language) == name
         assert tag(language) == f"language {name}<asr_text>"
         assert without_tag(tag(language) + "some text") == "some text"
 
 
-def test_tag_mode_none_names_no_language():
-    assert "language None<asr_text>" in decoded(tiny(language_tag_mode="none"), TEXTS[0])
-
-
-@pytest.mark.parametrize(
-    "text", ["a <|audio_pad|> b", "x<|im_end|>y", "<|im_start|>user", "a <asr_text> b", ""]
-)
+@pytest.mark.parametrize("text", ["a <|audio_pad|> b", "x<|im_end|>y", "<|im_start|>", "a <asr_text> b", ""])
 def test_control_tokens_in_a_transcript_are_text(model, text):
     prepared = model.prepare(batch([1.0], [text]))
     places = prepared["input_ids"] == model.hf.config.audio_token_id
     assert places.sum() == prepared.host["audio_tokens"][0]
     assert torch.isfinite(model(prepared)[0])
     written = " ".join(text.replace("<asr_text>", " ").split())
-    assert decoded(model, text) == f"language English<asr_text>{written}<|im_end|>"
-
-
-def decoded(model: QwenModel, text: str) -> str:
-    return model.processor.tokenizer.decode(model.preparer.target(text, "en"))
+    target = model.processor.tokenizer.decode(model.preparer.target(text, "en"))
+    assert target == f"language English<asr_text>{written}<|im_end|>"
 
 
 def test_a_prompt_with_audio_tokens_is_refused():

@@ -7,36 +7,23 @@ from pathlib import Path
 
 import orjson
 import transformers
+from transformers import PreTrainedModel, ProcessorMixin
 
 from millrace.asr.models.labels import Characters
 from millrace.asr.models.qwen.config import byte_level_tokenizer
 
 # Sizes of models that train in seconds; the convolutions keep their strides, 20 ms a frame.
 CTC_SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "conv_dim": [16] * 7,
-    "num_feat_extract_layers": 7,
-    "num_conv_pos_embeddings": 16,
-    "num_conv_pos_embedding_groups": 2,
-    "codevector_dim": 16,
-    "proj_codevector_dim": 16,
-    "classifier_proj_size": 16,
-    "mask_time_prob": 0.0,
-    "layerdrop": 0.0,
+    **dict.fromkeys(("codevector_dim", "proj_codevector_dim", "classifier_proj_size"), 16),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_conv_pos_embedding_groups"), 2),
+    **{"hidden_size": 32, "intermediate_size": 64, "num_conv_pos_embeddings": 16},
+    **{"conv_dim": [16] * 7, "num_feat_extract_layers": 7, "mask_time_prob": 0.0, "layerdrop": 0.0},
 }
 WHISPER_SIZES = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
+    **{"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_target_positions": 448},
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
     "max_source_positions": 400,  # 8 s, so that a test does not compute 30
-    "max_target_positions": 448,
 }
 EOS, PAD, START = "<|endoftext|>", "<|pad|>", "<|startoftranscript|>"
 
@@ -50,9 +37,7 @@ def write(folder: Path, model_type: str, texts: Iterable[str]) -> Path:
     return folder
 
 
-def _ctc(
-    model_type: str, texts: Iterable[str], folder: Path
-) -> tuple[transformers.PreTrainedModel, transformers.ProcessorMixin]:
+def _ctc(model_type: str, texts: Iterable[str], folder: Path) -> tuple[PreTrainedModel, ProcessorMixin]:
     characters = Characters.from_transcripts(texts).characters.replace(" ", "")
     tokens = ["<pad>", "<unk>", "|", *(c for c in characters if c != "|")]
     vocabulary = folder / "vocab.json"
@@ -63,14 +48,13 @@ def _ctc(
     else:
         extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
         processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
-    config = transformers.AutoConfig.for_model(
-        model_type, **CTC_SIZES, vocab_size=len(tokens), pad_token_id=0
-    )
+    ids = {"vocab_size": len(tokens), "pad_token_id": 0}
+    config = transformers.AutoConfig.for_model(model_type, **CTC_SIZES, **ids)
     return transformers.AutoModelForCTC.from_config(config), processor
 
 
-def _whisper(texts: Iterable[str]) -> tuple[transformers.PreTrainedModel, transformers.ProcessorMixin]:
-    tokenizer = byte_level_tokenizer(texts, EOS, PAD, (START,))
+def _whisper(texts: Iterable[str]) -> tuple[PreTrainedModel, ProcessorMixin]:
+    tokenizer = byte_level_tokenizer(texts, EOS, PAD, START)
     end, pad, start = tokenizer.convert_tokens_to_ids([EOS, PAD, START])
     ids = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": pad, "decoder_start_token_id": start}
     config = transformers.WhisperConfig(**WHISPER_SIZES, **ids, vocab_size=len(tokenizer))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,9 +52,7 @@ class Prepared:
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Prepared:
         """The same batch with its tensors on `device`."""
-        self.tensors = {
-            name: value.to(device, non_blocking=non_blocking) for name, value in self.tensors.items()
-        }
+        self.tensors = {name: t.to(device, non_blocking=non_blocking) for name, t in self.tensors.items()}
         return self
 
     def pin_memory(self) -> Prepared:
@@ -63,15 +61,8 @@ class Prepared:
         return self
 
 
-class Preparer(Protocol):
-    """The host's part of a model, without weights: small enough to travel to a worker."""
-
-    def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        """With `epoch`, augmentation is drawn for (seed, epoch, sample id); without, there is none."""
-
-
 class AsrModel(nn.Module, ABC):
-    """A speech recogniser. `preparer` is its host part.
+    """A speech recogniser. `preparer` is its host part, without weights: small enough to travel to a worker.
 
     The registry asks for `model_types`, the values of config.json's model_type that the class reads, and for
     the options of a new model and of one from a folder: name -> type, as annotations name it.
@@ -80,7 +71,7 @@ class AsrModel(nn.Module, ABC):
     model_types: ClassVar[Collection[str]]
     option_types: ClassVar[Mapping[str, str]] = {}
     folder_option_types: ClassVar[Mapping[str, str]] = {}
-    preparer: Preparer
+    preparer: Callable[[Batch, int | None], Prepared]
 
     @classmethod
     def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> AsrModel:
@@ -93,13 +84,18 @@ class AsrModel(nn.Module, ABC):
         """The model saved in `folder`. Raises MillraceError for a folder without a whole model."""
 
     def prepare(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        """Labels, masks and counts of a batch; on the host, best before the batch goes to the device."""
+        """Labels, masks and counts of a batch; on the host, best before the batch goes to the device.
+
+        With `epoch`, augmentation is drawn for (seed, epoch, sample id); without, there is none.
+        """
         return self.preparer(batch, epoch)
 
     @abstractmethod
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
-        """(sum of the loss, float32 scalar, and what it is a sum over). A batch of which nothing can be used
-        gives (0, 0), the zero with gradients for all parameters."""
+        """(Sum of the loss, float32 scalar; what it is a sum over).
+
+        A batch of which nothing can be used gives (0, 0), the zero with gradients for all parameters.
+        """
 
     @abstractmethod
     def transcribe(self, prepared: Prepared) -> list[str]:
@@ -123,11 +119,7 @@ class AsrModel(nn.Module, ABC):
 
     def zero_loss(self) -> torch.Tensor:
         """0, connected to every parameter and free of their values."""
-        trained = [
-            parameter.flatten()[:1].sum().float()
-            for parameter in self.parameters()
-            if parameter.requires_grad
-        ]
+        trained = [part.flatten()[:1].sum().float() for part in self.parameters() if part.requires_grad]
         return torch.stack(trained).nan_to_num(0.0, 0.0, 0.0).sum() * 0.0
 
 

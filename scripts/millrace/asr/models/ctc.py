@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
@@ -40,9 +40,11 @@ class SpecAugment:
 
     def draw(
         self, seed: int, epoch: int, sample_ids: Sequence[int], frames: Sequence[int], bins: int
-    ) -> torch.Tensor:
-        """int64 (B, bands + spans, 2): first and end of what is masked, in bins for bands, in frames for
-        spans; drawn for (seed, epoch, sample id), whatever else is in the batch."""
+    ) -> Tensor:
+        """int64 (B, bands + spans, 2): first and end of masked bins, then of masked frames.
+
+        Drawn for (seed, epoch, sample id), whatever else is in the batch.
+        """
         masks = np.zeros((len(sample_ids), self.bands + self.spans, 2), dtype=np.int64)
         for row, (sample_id, length) in enumerate(zip(sample_ids, frames, strict=True)):
             draws = seeding.generator(seed, "spec_augment", epoch, int(sample_id))
@@ -54,7 +56,7 @@ class SpecAugment:
                 masks[row, number] = first, first + width
         return torch.from_numpy(masks)
 
-    def apply(self, features: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    def apply(self, features: Tensor, masks: Tensor) -> Tensor:
         """Features (B, bins, L) with zeros inside the masks of `draw`."""
         bins = torch.arange(features.shape[1], device=features.device)
         frames = torch.arange(features.shape[2], device=features.device)
@@ -66,8 +68,7 @@ class SpecAugment:
 
 @dataclass(frozen=True)
 class CtcConfig:
-    """Sizes of the model. One recurrent layer learns fastest from little speech: two write nothing but blanks
-    for three times as many steps."""
+    """Sizes of the model. One layer learns fastest: two write only blanks for three times as many steps."""
 
     vocabulary: Characters
     bins: int = 80
@@ -80,14 +81,21 @@ class CtcConfig:
 
     def __post_init__(self) -> None:
         for name in ("bins", "channels", "hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise MillraceError(
-                    f"{name} of the model is {getattr(self, name)}", remedy="Set it to 1 or more"
-                )
+            if (value := getattr(self, name)) < 1:
+                raise MillraceError(f"{name} of the model is {value}", remedy="Set it to 1 or more")
         if not 0 <= self.dropout < 1:
-            raise MillraceError(
-                f"dropout of the model is {self.dropout}", remedy="Set it to 0 or more, below 1"
-            )
+            problem = f"dropout of the model is {self.dropout}"
+            raise MillraceError(problem, remedy="Set it to 0 or more, below 1")
+
+    def flops(self) -> tuple[int, int]:
+        """Operations of a forward pass over a step of 40 ms: convolutions, and the rest."""
+        channels, hidden, bins = self.channels, self.hidden, subsampled(self.bins)
+        # Kernels of 3x3; a step is two outputs of the first convolution and one of the second.
+        convolutions = 2 * 9 * channels * 2 * subsampled(self.bins, 1) + 2 * 9 * channels**2 * bins
+        # Projection and head; three gates of two directions, each with products of the input and the state.
+        rest = 2 * channels * bins * hidden + 2 * 2 * hidden * len(self.vocabulary)
+        rest += 2 * 2 * 3 * hidden * (2 * hidden + (self.layers - 1) * 3 * hidden)
+        return convolutions, rest
 
 
 @dataclass
@@ -106,15 +114,14 @@ class CtcPreparer:
             tensors["masks"] = config.augment.draw(config.seed, epoch, batch.sample_ids, frames, config.bins)
 
         # The GRUs run on packed sequences: padding costs convolutions only.
-        conv, rest = ctc_flops(config, steps)
-        padded_conv, _ = ctc_flops(config, [max(steps, default=0)] * len(steps))
-        flops, padded_flops = conv + rest, padded_conv + rest
-        return prepared_labels(batch, tensors, labels, steps, BLANK, flops, padded_flops)
+        convolutions, rest = config.flops()
+        count = np.array(steps, dtype=np.float64)
+        flops, padded = (read * convolutions + count * rest for read in (count, count.max(initial=0)))
+        return prepared_labels(batch, tensors, labels, steps, BLANK, flops, padded)
 
 
 class CtcModel(CtcBase):
-    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters. A clip gives the same in any
-    batch."""
+    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters, the same in any batch."""
 
     blank = BLANK
     model_types = (MODEL_TYPE,)
@@ -126,17 +133,13 @@ class CtcModel(CtcBase):
         super().__init__()
         self.config, self.mel = config, LogMel(config.bins)
         self.preparer = CtcPreparer(config)
-        channels, width = config.channels, 2 * config.hidden
+        channels, hidden, width = config.channels, config.hidden, 2 * config.hidden
         self.conv1 = nn.Conv2d(1, channels, 3, stride=2, padding=1)
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
-        self.project = nn.Linear(channels * subsampled(config.bins), config.hidden)
-        self.norm = nn.LayerNorm(config.hidden)
-        self.grus = nn.ModuleList(
-            nn.GRU(
-                config.hidden if layer == 0 else width, config.hidden, batch_first=True, bidirectional=True
-            )
-            for layer in range(config.layers)
-        )
+        self.project = nn.Linear(channels * subsampled(config.bins), hidden)
+        self.norm = nn.LayerNorm(hidden)
+        kind, inputs = {"batch_first": True, "bidirectional": True}, [hidden] + [width] * (config.layers - 1)
+        self.grus = nn.ModuleList(nn.GRU(size, hidden, **kind) for size in inputs)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(config.layers))
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.vocabulary))
@@ -146,15 +149,15 @@ class CtcModel(CtcBase):
     @classmethod
     def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> CtcModel:
         sizes = dict(options)
-        text = {key: sizes.pop(key) for key in ("case_fold", "punctuation") if key in sizes}
+        rules = {key: sizes.pop(key) for key in ("case_fold", "punctuation") if key in sizes}
         augment = SpecAugment() if sizes.pop("spec_augment", False) else None
-        vocabulary = Characters.from_transcripts(transcripts, **text)
+        vocabulary = Characters.from_transcripts(transcripts, **rules)
         return cls(CtcConfig(vocabulary=vocabulary, augment=augment, **sizes))
 
     def gradient_checkpointing_enable(self) -> None:
         self.checkpointing = True
 
-    def log_probabilities(self, prepared: Prepared) -> torch.Tensor:
+    def log_probabilities(self, prepared: Prepared) -> Tensor:
         # In steps of 40 ms.
         hidden = self._run(self._convolve, self._features(prepared), prepared["frames"])
         for gru, norm in zip(self.grus, self.norms, strict=True):
@@ -169,8 +172,7 @@ class CtcModel(CtcBase):
         return normalise(transcript, self.config.vocabulary.case_fold, self.config.vocabulary.punctuation)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        config = {**asdict(self.config), "model_type": MODEL_TYPE}
-        write_model(folder, config, self.state_dict())
+        write_model(folder, {**asdict(self.config), "model_type": MODEL_TYPE}, self.state_dict())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> CtcModel:
@@ -182,15 +184,12 @@ class CtcModel(CtcBase):
             augment = SpecAugment(**augment) if augment else None
             model = cls(CtcConfig(vocabulary=vocabulary, augment=augment, **saved))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise MillraceError(
-                f"config.json does not describe this model ({error!r})",
-                where=str(folder),
-                remedy="Save it again",
-            ) from error
+            problem = f"config.json does not describe this model ({error!r})"
+            raise MillraceError(problem, where=str(folder), remedy="Save it again") from error
         read_weights(folder, model)
         return model
 
-    def _features(self, prepared: Prepared) -> torch.Tensor:
+    def _features(self, prepared: Prepared) -> Tensor:
         """Log-mel, each bin with mean 0 and variance 1 over the clip; (B, bins, L), zeros behind the end."""
         audio = prepared["audio"]
         # Silence behind the longest clip too, so that its last frames are those it has in any other batch.
@@ -208,20 +207,20 @@ class CtcModel(CtcBase):
             features = self.config.augment.apply(features, prepared["masks"])
         return features.to(self.head.weight.dtype)
 
-    def _convolve(self, features: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+    def _convolve(self, features: Tensor, frames: Tensor) -> Tensor:
         hidden = F.relu(self.conv1(features[:, None].transpose(2, 3)))
         # The first convolution writes into the frame behind the end, which the second one would read.
         inside = torch.arange(hidden.shape[2], device=hidden.device) < subsampled(frames, 1)[:, None]
         hidden = F.relu(self.conv2(hidden * inside[:, None, :, None]))
         return self.norm(self.project(hidden.transpose(1, 2).flatten(2)))
 
-    def _run(self, function: Callable[..., torch.Tensor], *arguments: object) -> torch.Tensor:
+    def _run(self, function: Callable[..., Tensor], *arguments: object) -> Tensor:
         if self.checkpointing and self.training:
             return checkpoint(function, *arguments, use_reentrant=False)
         return function(*arguments)
 
 
-def _recur(gru: nn.GRU, norm: nn.LayerNorm, hidden: torch.Tensor, steps: list[int]) -> torch.Tensor:
+def _recur(gru: nn.GRU, norm: nn.LayerNorm, hidden: Tensor, steps: list[int]) -> Tensor:
     packed = pack_padded_sequence(hidden, steps, batch_first=True, enforce_sorted=False)
     return norm(pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=hidden.shape[1])[0])
 
@@ -231,26 +230,8 @@ def mel_frames(samples: int) -> int:
     return max(-(-samples // HOP), 1)
 
 
-def subsampled(frames: int | torch.Tensor, times: int = 2) -> int | torch.Tensor:
+def subsampled(frames: int | Tensor, times: int = 2) -> int | Tensor:
     """What `times` convolutions of stride 2, kernel 3 and padding 1 leave of `frames`."""
     for _ in range(times):
         frames = (frames - 1) // 2 + 1
     return frames
-
-
-def ctc_flops(config: CtcConfig, steps: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Operations of a forward pass over clips of `steps` steps of 40 ms: the convolutions, and the rest; both
-    float64 (B,)."""
-    count = np.asarray(steps, dtype=np.float64)
-    channels, hidden, bins = config.channels, config.hidden, subsampled(config.bins)
-
-    # Kernels of 3x3; a step of 40 ms is two outputs of the first convolution and one of the second.
-    conv = 2 * 9 * channels * 2 * subsampled(config.bins, 1) + 2 * 9 * channels**2 * bins
-
-    # The projection; three gates of two directions, each with a product of the input and one of the state;
-    # the head.
-    rest = 2 * channels * bins * hidden
-    for layer in range(config.layers):
-        rest += 2 * 2 * 3 * hidden * ((hidden if layer == 0 else 2 * hidden) + hidden)
-    rest += 2 * 2 * hidden * len(config.vocabulary)
-    return count * conv, count * rest

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.loading.collate import Batch
@@ -17,7 +18,7 @@ from millrace.asr.models.labels import padded_ids
 
 def prepared_labels(
     batch: Batch,
-    tensors: dict[str, torch.Tensor],
+    tensors: dict[str, Tensor],
     labels: list[list[int]],
     steps: Sequence[int],
     blank: int,
@@ -39,32 +40,28 @@ def prepared_labels(
 
 
 class CtcBase(AsrModel):
-    """A model over characters. The loss is a sum over characters; clips without text, or with more than CTC
-    can emit in their steps, take no part in it (`Prepared.dropped`)."""
+    """A model over characters. The loss is a sum over characters.
+
+    Clips without text, or with more than CTC can emit in their steps, take no part (`Prepared.dropped`).
+    """
 
     blank: int
 
     @abstractmethod
-    def log_probabilities(self, prepared: Prepared) -> torch.Tensor:
+    def log_probabilities(self, prepared: Prepared) -> Tensor:
         """float32 (B, steps, characters and blank)."""
 
     @abstractmethod
     def text_of(self, path: Sequence[int]) -> str:
         """The text of a CTC path: repeats are one character, blanks part them."""
 
-    def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
+    def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
-        lengths = prepared.host["label_lengths"]
-        losses = F.ctc_loss(
-            self.log_probabilities(prepared).transpose(0, 1),
-            prepared["targets"],
-            tuple(prepared.host["steps"]),
-            tuple(lengths),
-            blank=self.blank,
-            reduction="none",
-            zero_infinity=True,
-        )
+        steps, lengths = tuple(prepared.host["steps"]), tuple(prepared.host["label_lengths"])
+        settings = {"blank": self.blank, "reduction": "none", "zero_infinity": True}
+        scores = self.log_probabilities(prepared).transpose(0, 1)
+        losses = F.ctc_loss(scores, prepared["targets"], steps, lengths, **settings)
         has_labels = torch.tensor([length > 0 for length in lengths]).to(losses.device, non_blocking=True)
         return losses.where(has_labels, 0.0).sum(), prepared.count
 

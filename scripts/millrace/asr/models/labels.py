@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import groupby
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from millrace.common.errors import MillraceError
@@ -18,14 +19,15 @@ from millrace.common.errors import MillraceError
 IGNORE = -100  # what torch's cross entropy leaves out
 BLANK = 0
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\u0060\u00b4\uff07", "'"))
-_OUTSIDE_WORDS = re.compile(
-    r"(?<![^\W_])'|'(?![^\W_])"
-)  # apostrophes without a letter or digit on both sides
+# Apostrophes without a letter or digit on both sides.
+_OUTSIDE_WORDS = re.compile(r"(?<![^\W_])'|'(?![^\W_])")
 
 
 def normalise(text: str, case_fold: bool = True, punctuation: bool = False) -> str:
-    """NFKC, one kind of apostrophe, single spaces; folded case; without `punctuation`, only letters, marks,
-    digits, and apostrophes between letters."""
+    """NFKC with one kind of apostrophe and single spaces.
+
+    Without `punctuation` only letters, marks, digits and apostrophes between letters stay.
+    """
     text = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES))
     if case_fold:
         text = unicodedata.normalize("NFKC", text.casefold())  # folding can undo the first NFKC
@@ -45,21 +47,17 @@ class Characters:
     punctuation: bool = False
 
     @classmethod
-    def from_transcripts(
-        cls, transcripts: Iterable[str], case_fold: bool = True, punctuation: bool = False, limit: int = 5000
-    ) -> Characters:
-        """The `limit` most frequent characters, ordered by code point: the same for any order of the
-        transcripts. Raises MillraceError if there is none."""
-        counts: Counter[str] = Counter()
-        for transcript in transcripts:
-            counts.update(normalise(transcript, case_fold, punctuation))
+    def from_transcripts(cls, transcripts: Iterable[str], limit: int = 5000, **rules: bool) -> Characters:
+        """The `limit` most frequent characters, by code point: the same for any order of the transcripts.
+
+        `rules` are those of `normalise`. Raises MillraceError if there is no character.
+        """
+        counts = Counter(character for text in transcripts for character in normalise(text, **rules))
         ranked = sorted(counts, key=lambda character: (-counts[character], character))[:limit]
         if not ranked:
-            raise MillraceError(
-                "the transcripts hold no character to learn",
-                remedy="Check the transcript column of the manifests (asr.manifest_dir)",
-            )
-        return cls("".join(sorted(ranked)), case_fold, punctuation)
+            remedy = "Check the transcript column of the manifests (asr.manifest_dir)"
+            raise MillraceError("the transcripts hold no character to learn", remedy=remedy)
+        return cls("".join(sorted(ranked)), **rules)
 
     def __len__(self) -> int:
         return len(self.characters) + 1
@@ -85,10 +83,8 @@ def _indices(characters: str) -> dict[str, int]:
     return {character: number + 1 for number, character in enumerate(characters)}
 
 
-def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right") -> torch.Tensor:
-    """int64 (B, L): sequences filled up with `fill` on the side that is named."""
-    if side not in ("left", "right"):
-        raise MillraceError(f"padding_side is {side!r}", remedy="Set it to left or right")
+def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right") -> Tensor:
+    """int64 (B, L): sequences filled up with `fill` on the `side`, left or right."""
     rows = [torch.tensor(sequence, dtype=torch.int64) for sequence in sequences]
     if not rows:
         return torch.empty((0, 0), dtype=torch.int64)
@@ -97,24 +93,22 @@ def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right
 
 def labelled(
     prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_id: int, side: str
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Tensor]:
     """input_ids, attention_mask and labels, int64 (B, L), of prompt + target with padding on `side`.
 
     Labels are IGNORE except at the targets. Padding follows from the lengths, never from the ids: a model
-    whose pad token is its end token still learns to end.
+    whose pad token is its end token still learns to end. `places` are the positions in the flattened (B * L)
+    hidden states at which a causal decoder predicts the `answers`, so that the head runs on those alone.
     """
     pairs = list(zip(prompts, targets, strict=True))
     ids = [[*prompt, *target] for prompt, target in pairs]
-    labels = [[IGNORE] * len(prompt) + list(target) for prompt, target in pairs]
+    labels = padded_ids([[IGNORE] * len(prompt) + list(target) for prompt, target in pairs], IGNORE, side)
+    # The label at column t is predicted at column t - 1.
+    rows, columns = torch.nonzero(labels[:, 1:] != IGNORE, as_tuple=True)
     return {
         "input_ids": padded_ids(ids, pad_id, side),
         "attention_mask": padded_ids([[1] * len(row) for row in ids], 0, side),
-        "labels": padded_ids(labels, IGNORE, side),
+        "labels": labels,
+        "places": rows * labels.shape[1] + columns,
+        "answers": labels[rows, columns + 1],
     }
-
-
-def label_places(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions in the flattened (B * L) hidden states at which a causal decoder predicts labels, and these
-    labels, so that the head runs on those alone. The label at column t is predicted at column t - 1."""
-    rows, columns = torch.nonzero(labels[:, 1:] != IGNORE, as_tuple=True)
-    return rows * labels.shape[1] + columns, labels[rows, columns + 1]

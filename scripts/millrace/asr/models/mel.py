@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 SAMPLING_RATE = 16_000
@@ -11,8 +11,7 @@ N_FFT, HOP = 400, 160  # 25 ms windows every 10 ms, as Whisper and Qwen3-ASR hav
 
 
 class LogMel(nn.Module):
-    """Whisper's log-mel: equal to transformers' WhisperFeatureExtractor and Qwen3ASRFeatureExtractor within
-    1e-4.
+    """Whisper's log-mel: that of transformers' Whisper and Qwen3-ASR feature extractors within 1e-4.
 
     It holds no parameters, buffers or dtype: a model cast to half precision keeps float32 features.
     """
@@ -20,28 +19,28 @@ class LogMel(nn.Module):
     def __init__(self, bins: int = 80, n_fft: int = N_FFT, hop: int = HOP) -> None:
         super().__init__()
         self.bins, self.n_fft, self.hop = bins, n_fft, hop
-        self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._constants: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def frames(self, samples: int) -> int:
         """Frames of an audio tensor `samples` wide."""
         return samples // self.hop
 
     def valid_frames(self, length: int, samples: int) -> int:
-        """Frames that begin inside the first `length` of `samples` samples, as the extractors' attention
-        masks say."""
+        """Frames that begin inside the first `length` of `samples` samples: the extractors' masks."""
         return min(-(-length // self.hop), self.frames(samples))
 
     @torch.no_grad()
-    def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """float32 (B, T) with zeros after each clip's end -> float32 (B, bins, T // hop), the window
-        reflected at the ends of the tensor. T of at least n_fft is needed; the caller pads."""
+    def forward(self, audio: Tensor) -> Tensor:
+        """float32 (B, T), zeros after each clip's end -> float32 (B, bins, T // hop).
+
+        The window is reflected at the ends of the tensor. T is n_fft at least: the caller pads.
+        """
         if not len(audio):
             return audio.new_zeros((0, self.bins, self.frames(audio.shape[1])))
         with torch.autocast(audio.device.type, enabled=False):
             window, filters = self._on(audio.device)
-            spectrum = torch.stft(
-                audio.float(), self.n_fft, self.hop, window=window, center=True, return_complex=True
-            )[..., :-1]
+            spectrum = torch.stft(audio.float(), self.n_fft, self.hop, window=window, return_complex=True)
+            spectrum = spectrum[..., :-1]
             power = spectrum.real.square() + spectrum.imag.square()
             mel = (filters @ power.to(filters.dtype)).float()
 
@@ -51,20 +50,13 @@ class LogMel(nn.Module):
             log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
             return (log + 4.0) / 4.0
 
-    def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Window (n_fft,) and Slaney's triangular filters (bins, 1 + n_fft // 2); copied to a device once."""
         if device not in self._constants:
             from transformers.audio_utils import mel_filter_bank
 
-            bank = mel_filter_bank(
-                1 + self.n_fft // 2,
-                self.bins,
-                0.0,
-                SAMPLING_RATE / 2,
-                SAMPLING_RATE,
-                norm="slaney",
-                mel_scale="slaney",
-            )
+            bins, slaney = (1 + self.n_fft // 2, self.bins), {"norm": "slaney", "mel_scale": "slaney"}
+            bank = mel_filter_bank(*bins, 0.0, SAMPLING_RATE / 2, SAMPLING_RATE, **slaney)
             # float64 on a GPU: TF32, which training may switch on, would be wrong in the fourth digit.
             dtype = torch.float64 if device.type == "cuda" else torch.float32
             filters = torch.tensor(bank.T, dtype=dtype, device=device)
@@ -75,6 +67,6 @@ class LogMel(nn.Module):
         return {**self.__dict__, "_constants": {}}
 
 
-def padded_to(audio: torch.Tensor, samples: int) -> torch.Tensor:
+def padded_to(audio: Tensor, samples: int) -> Tensor:
     """Audio (B, T) with zeros up to `samples`, if it is shorter."""
     return F.pad(audio, (0, samples - audio.shape[1])) if audio.shape[1] < samples else audio

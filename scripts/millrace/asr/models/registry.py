@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from millrace.asr.models.base import AsrModel
-from millrace.asr.models.files import read_config, read_options
+from millrace.asr.models.files import OPTIONS, read_config
 from millrace.common.errors import MillraceError
 
 # module below millrace.asr.models, class, names
@@ -25,14 +27,12 @@ MODELS = (
 NAMES = tuple(name for _, _, names in MODELS for name in names)
 
 
-def build(
-    name: str | Path, options: Mapping[str, Any] | None = None, transcripts: Iterable[str] = ()
-) -> AsrModel:
+def build(name: str | Path, options: Mapping[str, Any] | None, transcripts: Iterable[str]) -> AsrModel:
     """The model of that name, its vocabulary from the training `transcripts`; or what a folder holds.
 
     Options of `ctc`: those of CtcConfig and `case_fold`, `punctuation`, `spec_augment`; of Qwen3-ASR:
-    QwenOptions. Weights are drawn from torch's generator, the same for the same seed; transcripts may come in
-    any order. Raises MillraceError for an unknown name, a folder without a whole model, and unknown options.
+    QwenOptions. Weights are drawn from torch's generator; transcripts may come in any order.
+    Raises MillraceError for an unknown name, a folder without a whole model, and unknown options.
     """
     name, options = str(name), dict(options or {})
     for module, kind, names in MODELS:
@@ -50,29 +50,25 @@ def load(folder: str | Path, options: Mapping[str, Any] | None = None) -> AsrMod
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise MillraceError(
-            f"there is neither a model named {str(folder)!r} nor a folder of that name",
-            remedy="Give a folder that holds a model (nothing is fetched from a hub), "
-            f"or one of {', '.join(NAMES)}",
-        )
+        problem = f"there is neither a model named {str(folder)!r} nor a folder of that name"
+        remedy = "Give a folder that holds a model (nothing is fetched from a hub), or one of "
+        raise MillraceError(problem, remedy=remedy + ", ".join(NAMES))
     model_type = read_config(folder)["model_type"]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported
-    for model in _classes():
+
+    # One class after the other: our own model is read without importing transformers' models.
+    known: set[str] = set()
+    for module, kind, _ in MODELS:
+        model = _class(module, kind)
         if model_type in model.model_types:
-            options = read_options(folder) | dict(options or {})
+            saved = folder / OPTIONS  # what transformers has no place for; models from elsewhere have none
+            options = (orjson.loads(saved.read_bytes()) if saved.exists() else {}) | dict(options or {})
             _check(options, model.folder_option_types, str(folder))
             return model.from_pretrained(folder, options)
-    known = sorted({kind for model in _classes() for kind in model.model_types})
-    raise MillraceError(
-        f"model_type {model_type!r} is no speech recogniser that can be trained here",
-        where=str(folder),
-        remedy=f"Choose a model of one of the types {', '.join(known)}",
-    )
-
-
-def _classes() -> Iterator[type[AsrModel]]:
-    # One after the other: our own model is read without importing transformers' models.
-    return (_class(module, kind) for module, kind, _ in MODELS)
+        known.update(model.model_types)
+    problem = f"model_type {model_type!r} is no speech recogniser that can be trained here"
+    remedy = f"Choose a model of one of the types {', '.join(sorted(known))}"
+    raise MillraceError(problem, where=str(folder), remedy=remedy)
 
 
 def _class(module: str, kind: str) -> type[AsrModel]:
@@ -87,6 +83,5 @@ def _check(options: Mapping[str, Any], allowed: Mapping[str, str], name: str) ->
     for option, value in options.items():
         kind = type(value).__name__
         if kind != allowed[option] and (kind, allowed[option]) not in (("int", "float"), ("int", "bool")):
-            raise MillraceError(
-                f"{option} of {name} is {value!r}", where="model_options", remedy=f"Give a {allowed[option]}"
-            )
+            problem, remedy = f"{option} of {name} is {value!r}", f"Give a {allowed[option]}"
+            raise MillraceError(problem, where="model_options", remedy=remedy)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared
@@ -64,13 +64,13 @@ class HfCtcModel(CtcBase, HfModel):
         self.hf.config.apply_spec_augment = self.augmented
         super().save_parts(folder)
 
-    def log_probabilities(self, prepared: Prepared) -> torch.Tensor:
+    def log_probabilities(self, prepared: Prepared) -> Tensor:
         config = self.hf.config
         # transformers' own SpecAugment refuses batches that are shorter than a span.
         config.apply_spec_augment = self.augmented and max(prepared.host["steps"]) > config.mask_time_length
         return self.hf(**self.features.on_device(prepared, self.hf.dtype)).logits.float().log_softmax(-1)
 
-    def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
+    def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         loss, count = super().forward(prepared)
         return loss + self.zero_loss(), count  # other ranks wait for the gradients of unused parameters too
 

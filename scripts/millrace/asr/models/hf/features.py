@@ -1,5 +1,4 @@
-"""Inputs of transformers' models: raw waveforms and Whisper's mel on the device, other features on the
-host."""
+"""Inputs of transformers' models: waveforms and Whisper's mel on the device, other features on the host."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared
@@ -42,7 +42,7 @@ class HfFeatures:
             for kernel, stride in reversed(self.convolutions):
                 self.min_samples = (self.min_samples - 1) * stride + kernel
 
-    def on_host(self, batch: Batch) -> tuple[dict[str, torch.Tensor], list[int]]:
+    def on_host(self, batch: Batch) -> tuple[dict[str, Tensor], list[int]]:
         """Tensors that must be computed before the batch goes to the device, and the clips' encoder steps."""
         lengths = batch.lengths.tolist()
         steps = [self.steps(length) for length in lengths]
@@ -56,35 +56,27 @@ class HfFeatures:
             steps = inputs["attention_mask"].sum(1).clamp(min=1).tolist()
         return {f"hf_{name}": value for name, value in inputs.items()}, steps
 
-    def on_device(self, prepared: Prepared, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def on_device(self, prepared: Prepared, dtype: torch.dtype) -> dict[str, Tensor]:
         """Arguments of the model, in its dtype if they are not masks."""
         if self.kind == "host":
-            inputs = {
-                name.removeprefix("hf_"): value
-                for name, value in prepared.tensors.items()
-                if name.startswith("hf_")
-            }
+            names = [name for name in prepared.tensors if name.startswith("hf_")]
+            inputs = {name.removeprefix("hf_"): prepared[name] for name in names}
         elif self.kind == "mel":
             audio = padded_to(prepared["audio"], self.max_samples)
             inputs = {"input_features": self.mel(audio[:, : self.max_samples])}
         else:
-            inputs = self._waveform(padded_to(prepared["audio"], self.min_samples), prepared["lengths"])
-        return {
-            name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()
-        }
-
-    def _waveform(self, audio: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
-        places = torch.arange(audio.shape[1], device=audio.device)
-        if self.extractor.do_normalize:
-            # Mean 0 and variance 1 over each clip's own samples.
-            inside, count = places < lengths[:, None], lengths.clamp(min=1)[:, None]
-            centred = (audio - (audio * inside).sum(1, keepdim=True) / count) * inside
-            audio = centred / (centred.square().sum(1, keepdim=True) / count + 1e-7).sqrt()
-        inputs = {"input_values": audio}
-        if self.extractor.return_attention_mask:
-            # Too short a clip would have no frame at all, which these models cannot take.
-            inputs["attention_mask"] = (places < lengths.clamp(min=self.min_samples)[:, None]).long()
-        return inputs
+            audio, lengths = padded_to(prepared["audio"], self.min_samples), prepared["lengths"][:, None]
+            places = torch.arange(audio.shape[1], device=audio.device)
+            if self.extractor.do_normalize:
+                # Mean 0 and variance 1 over each clip's own samples.
+                inside, count = places < lengths, lengths.clamp(min=1)
+                centred = (audio - (audio * inside).sum(1, keepdim=True) / count) * inside
+                audio = centred / (centred.square().sum(1, keepdim=True) / count + 1e-7).sqrt()
+            inputs = {"input_values": audio}
+            if self.extractor.return_attention_mask:
+                # Too short a clip would have no frame at all, which these models cannot take.
+                inputs["attention_mask"] = (places < lengths.clamp(min=self.min_samples)).long()
+        return {name: t.to(dtype) if t.is_floating_point() else t for name, t in inputs.items()}
 
     def steps(self, samples: int) -> int:
         """Encoder steps of a clip, one at least."""
@@ -97,8 +89,7 @@ class HfFeatures:
         return max(samples, 1)
 
     def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
-        """float64 (B,): a forward pass over clips alone, and over the decoder's `tokens`, from the
-        configuration."""
+        """float64 (B,): a forward pass over clips, and over the decoder's `tokens` if there is one."""
         config, counts = self.config, np.asarray(samples, dtype=np.float64)
         width = getattr(config, "d_model", None) or config.hidden_size
 
@@ -114,14 +105,12 @@ class HfFeatures:
         # The convolutions before it, as far as the configuration tells their widths.
         if self.kind == "waveform":
             widths = getattr(config, "conv_dim", ())
-            for (kernel, stride), inputs, outputs in zip(
-                self.convolutions, (1, *widths), widths, strict=False
-            ):
+            layers = zip(self.convolutions, (1, *widths), widths, strict=False)
+            for (kernel, stride), inputs, outputs in layers:
                 counts = counts / stride
                 total = total + counts * kernel * inputs * outputs
 
-        # Decoder: attention to its own tokens (causal: half of all pairs) and to the encoder's steps; the
-        # head.
+        # Decoder: attention to its own tokens (causal: half of all pairs) and to the encoder's steps; head.
         if len(tokens):
             written = np.asarray(tokens, dtype=np.float64)
             layers = getattr(config, "decoder_layers", None) or config.num_hidden_layers

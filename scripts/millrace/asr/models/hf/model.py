@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,7 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from millrace.asr.models.base import AsrModel
-from millrace.asr.models.files import load_local, saving
+from millrace.asr.models.files import CONFIG
+from millrace.common.errors import MillraceError
 
 
 class HfModel(AsrModel):
@@ -28,12 +31,33 @@ class HfModel(AsrModel):
     def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> HfModel:
         import transformers
 
-        model, processor = (getattr(transformers, name) for name in cls.hf_classes)
-        return cls(load_local(model, folder, dtype=torch.float32), load_local(processor, folder), **options)
+        quieten()
+        parts = []
+        remedy = "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
+        for name, settings in zip(cls.hf_classes, ({"dtype": torch.float32}, {}), strict=True):
+            kind = getattr(transformers, name)
+            try:
+                parts.append(kind.from_pretrained(str(folder), local_files_only=True, **settings))
+            except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+                first = (str(error) or type(error).__name__).splitlines()[0]
+                problem = f"{kind.__name__} cannot be loaded ({first})"
+                raise MillraceError(problem, where=str(folder), remedy=remedy) from error
+        return cls(*parts, **options)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        with saving(folder) as partial:
-            self.save_parts(partial)
+        quieten()
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+
+        # Write beside the folder, then replace its files, config.json last: a folder with a config is whole.
+        beside = {"prefix": f".{folder.name}.", "suffix": ".partial", "dir": folder.resolve().parent}
+        with tempfile.TemporaryDirectory(**beside, ignore_cleanup_errors=True) as partial:
+            self.save_parts(Path(partial))
+            for path in sorted(Path(partial).rglob("*"), key=lambda path: (path.name == CONFIG, path)):
+                if path.is_file():
+                    target = folder / path.relative_to(partial)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(path, target)
 
     def save_parts(self, folder: Path) -> None:
         """Write all files; a subclass adds its own."""
@@ -42,3 +66,11 @@ class HfModel(AsrModel):
 
     def gradient_checkpointing_enable(self) -> None:
         self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def quieten() -> None:
+    """No progress bars and notes of transformers in our logs; errors stay."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared, meter_counts
@@ -50,24 +51,23 @@ class Seq2SeqPreparer:
         tensors["labels"] = padded_ids([label or [IGNORE] for label in labels], IGNORE)
 
         tokens = [len(ids) for ids in inputs]
-        padded = features.flops(
-            [features.max_samples or width] * len(tokens), [max(tokens, default=0)] * len(tokens)
-        )
+        samples, longest = features.max_samples or width, max(tokens, default=0)
+        padded = features.flops([samples] * len(tokens), [longest] * len(tokens))
         counts = meter_counts(lengths, width, tokens, features.flops(lengths, tokens), padded)
         return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, dropped=dropped)
 
     def label(self, transcript: str, language: str | None) -> list[int]:
-        """Ids that the decoder is to write after its start token: Whisper's control tokens for language and
-        task, if the model has them; text; end."""
+        """Ids that the decoder is to write: Whisper's language and task, if the model has them; text; end."""
         known, control = self.tokenizer.get_vocab(), []
         if "<|notimestamps|>" in known:
-            code = f"<|{language_code(language)}|>"
+            # `en` for en, en-US, EN, English.
+            name = (language or "").strip().lower().replace("_", "-")
+            code = f"<|{TO_LANGUAGE_CODE.get(name, name.split('-')[0])}|>"
             control = [code, "<|transcribe|>"] if code in known else []
             control = [known[token] for token in (*control, "<|notimestamps|>")]
-        text = self.tokenizer(
-            " ".join(transcript.split()), add_special_tokens=False, split_special_tokens=True
-        ).input_ids
-        return [*control, *text, self.tokenizer.eos_token_id]
+        text = " ".join(transcript.split())
+        written = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+        return [*control, *written, self.tokenizer.eos_token_id]
 
 
 class Seq2SeqModel(HfModel):
@@ -79,21 +79,17 @@ class Seq2SeqModel(HfModel):
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__(hf, processor)
         self.features = HfFeatures(processor.feature_extractor, hf.config)
-        self.preparer = Seq2SeqPreparer(
-            processor.tokenizer,
-            self.features,
-            hf.config.decoder_start_token_id,
-            getattr(hf.config, "max_target_positions", None),
-        )
+        start_id = hf.config.decoder_start_token_id
+        max_target = getattr(hf.config, "max_target_positions", None)
+        self.preparer = Seq2SeqPreparer(processor.tokenizer, self.features, start_id, max_target)
 
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
         inputs = self.features.on_device(prepared, self.hf.dtype)
         logits = self.hf(**inputs, decoder_input_ids=prepared["decoder_input_ids"], use_cache=False).logits
-        loss = F.cross_entropy(
-            logits.float().flatten(0, 1), prepared["labels"].flatten(), ignore_index=IGNORE, reduction="sum"
-        )
+        logits, labels = logits.float().flatten(0, 1), prepared["labels"].flatten()
+        loss = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
         return loss + self.zero_loss(), prepared.count
 
     @torch.no_grad()
@@ -103,22 +99,10 @@ class Seq2SeqModel(HfModel):
         max_tokens = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
         if self.preparer.max_target:
             max_tokens = min(max_tokens, self.preparer.max_target - 8)
-        settings = self.hf.generation_config
+        settings, inputs = self.hf.generation_config, self.features.on_device(prepared, self.hf.dtype)
         settings.max_length = None
-        written = self.hf.generate(
-            **self.features.on_device(prepared, self.hf.dtype),
-            **({"task": "transcribe"} if getattr(settings, "lang_to_id", None) else {}),
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            num_beams=1,
-        )
+        if getattr(settings, "lang_to_id", None):
+            inputs["task"] = "transcribe"
+        written = self.hf.generate(**inputs, max_new_tokens=max_tokens, do_sample=False, num_beams=1)
         texts = self.processor.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [" ".join(text.split()) for text in texts]
-
-
-def language_code(language: str | None) -> str:
-    """`en` for en, en-US, EN, English; what is unknown stays as it is, in lower case."""
-    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
-
-    name = (language or "").strip().lower().replace("_", "-")
-    return TO_LANGUAGE_CODE.get(name, name.split("-")[0])

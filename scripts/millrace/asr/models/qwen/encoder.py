@@ -1,5 +1,4 @@
-"""Qwen3-ASR's audio encoder for training: nothing is computed on padding, and the host never waits for the
-device.
+"""Qwen3-ASR's audio encoder for training: nothing is computed on padding, the host waits for no device.
 
 The published module convolves padding too, asks the device for lengths clip by clip, and calls attention once
 for each window of each clip: 24 layers times hundreds of windows are thousands of small kernels a step. With
@@ -9,6 +8,7 @@ lengths from the host and windows padded to the longest one, the numbers are the
 from __future__ import annotations
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.qwen3_asr.modeling_qwen3_asr import (
     Qwen3ASRAudioAttention,
@@ -22,12 +22,8 @@ class WindowedAttention(Qwen3ASRAudioAttention):
     """The same weights and results; `max_seqlen` is the longest window, read from the device if not given."""
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        cu_seqlens: torch.Tensor,
-        max_seqlen: int | None = None,
-        **kwargs: object,
-    ) -> torch.Tensor:
+        self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int | None = None, **kwargs: object
+    ) -> Tensor:
         if is_flash_attention_requested(self.config):
             return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
 
@@ -41,13 +37,11 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         places = window * longest + torch.arange(count, device=device) - cu_seqlens[window]
 
         # Query, key and value go there in one copy: (3, windows, heads, longest, head_dim).
-        projected = torch.cat(
-            [project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1
-        )
+        parts = [project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)]
+        projected = torch.cat(parts, dim=-1)
         padded = projected.new_zeros(windows * longest, projected.shape[-1]).index_copy(0, places, projected)
-        query, key, value = padded.view(windows, longest, 3, self.num_heads, self.head_dim).permute(
-            2, 0, 3, 1, 4
-        )
+        heads = padded.view(windows, longest, 3, self.num_heads, self.head_dim)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
 
         # Attention inside each window, and back to the tokens alone.
         inside = torch.arange(longest, device=device) < lengths[:, None]
@@ -56,9 +50,8 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         return self.out_proj(mixed)
 
 
-def encode(encoder: torch.nn.Module, mel: torch.Tensor, prepared: Prepared) -> torch.Tensor:
-    """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, L), L a multiple of
-    its chunk.
+def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
+    """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, chunks * chunk).
 
     Its own `forward` finds the valid tokens with `nonzero`, for which the host would wait in every step; here
     they come with the batch (see QwenPreparer).

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.models.base import Prepared
-from millrace.asr.models.files import OPTIONS, quieten, read_config
-from millrace.asr.models.hf.model import HfModel
+from millrace.asr.models.files import OPTIONS, read_config
+from millrace.asr.models.hf.model import HfModel, quieten
 from millrace.asr.models.labels import padded_ids
 from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
 from millrace.asr.models.qwen.config import random_config, random_processor
@@ -23,8 +24,7 @@ from millrace.common.errors import MillraceError
 
 
 class QwenModel(HfModel):
-    """Qwen3ASRForConditionalGeneration with its processor. The loss is a sum over the answer's tokens, end
-    included."""
+    """Qwen3ASRForConditionalGeneration with its processor. The loss sums over the answer's tokens and end."""
 
     model_types = ("qwen3_asr",)
     hf_classes = ("Qwen3ASRForConditionalGeneration", "Qwen3ASRProcessor")
@@ -34,16 +34,10 @@ class QwenModel(HfModel):
     def __init__(self, hf: Any, processor: Any, **options: Any) -> None:
         super().__init__(hf, processor)
         self.options = QwenOptions(**options)
-        config, extractor = hf.config, processor.feature_extractor
+        extractor, tokenizer = processor.feature_extractor, processor.tokenizer
         self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
-        self.preparer = QwenPreparer(
-            processor.tokenizer,
-            self.options,
-            config.audio_token_id,
-            {"audio": config.audio_config.to_dict(), "text": config.text_config.to_dict()},
-            self.mel,
-            processor.chat_template or processor.tokenizer.chat_template,
-        )
+        template = processor.chat_template or tokenizer.chat_template
+        self.preparer = QwenPreparer(tokenizer, template, hf.config, self.options, self.mel)
         for layer in hf.model.audio_tower.layers:
             layer.self_attn.__class__ = WindowedAttention
 
@@ -59,37 +53,27 @@ class QwenModel(HfModel):
     @classmethod
     def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> QwenModel:
         if "thinker_config" in read_config(folder):
-            raise MillraceError(
-                "this is Qwen3-ASR in the layout of the qwen-asr package",
-                where=str(folder),
-                remedy="Take the folder that transformers reads (its name ends in -hf)",
-            )
+            problem = "this is Qwen3-ASR in the layout of the qwen-asr package"
+            remedy = "Take the folder that transformers reads (its name ends in -hf)"
+            raise MillraceError(problem, where=str(folder), remedy=remedy)
         return super().from_pretrained(folder, options)
 
     def save_parts(self, folder: Path) -> None:
         super().save_parts(folder)
         atomic.write_json(folder / OPTIONS, asdict(self.options))
 
-    def features(self, prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mel (B, bins, L) with L a multiple of the encoder's chunk, and its mask (B, L); once for the whole
-        batch."""
+    def features(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """Mel (B, bins, L) with L a multiple of the encoder's chunk, and its mask (B, L)."""
         audio = padded_to(prepared["audio"], prepared.host["width"])
         mel = self.mel(audio[:, : prepared.host["width"]])
         mel = F.pad(mel, (0, -mel.shape[-1] % self.preparer.chunk))
         mask = torch.arange(mel.shape[-1], device=mel.device) < prepared["frames"][:, None]
         return mel.to(self.hf.dtype), mask.long()
 
-    def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
+    def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
-        # The head runs only where there is an answer: the vocabulary is far wider than the model.
-        hidden = self._hidden(prepared).flatten(0, 1).index_select(0, prepared["places"])
-        logits = self.hf.lm_head(hidden).float()
-        return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
-
-    def _hidden(self, prepared: Prepared) -> torch.Tensor:
-        """The decoder's last hidden states (B, L, H)."""
-        model, ids = self.hf.model, prepared["input_ids"]
+        model, ids, mask = self.hf.model, prepared["input_ids"], prepared["attention_mask"]
         mel, _ = self.features(prepared)
         audio = model.multi_modal_projector(encode(model.audio_tower, mel, prepared))
 
@@ -97,27 +81,25 @@ class QwenModel(HfModel):
         embedded = self.hf.get_input_embeddings()(ids)
         is_audio = (ids == self.hf.config.audio_token_id)[..., None]
         embedded = embedded.masked_scatter(is_audio, audio.to(embedded.dtype))
-        return model.language_model(
-            inputs_embeds=embedded,
-            attention_mask=prepared["attention_mask"],
-            use_cache=False,
-            return_dict=True,
-        ).last_hidden_state
+        hidden = model.language_model(inputs_embeds=embedded, attention_mask=mask, use_cache=False)[0]
+
+        # The head runs only where there is an answer: the vocabulary is far wider than the model.
+        logits = self.hf.lm_head(hidden.flatten(0, 1).index_select(0, prepared["places"])).float()
+        return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
 
     @torch.no_grad()
     def transcribe(self, prepared: Prepared) -> list[str]:
         if not len(prepared):
             return []
-        tokenizer, device = self.processor.tokenizer, prepared["audio"].device
+        tokenizer, ends = self.processor.tokenizer, self.hf.config.eos_token_id
         prompts = [self.preparer.prompt(count) for count in prepared.host["audio_tokens"]]
-        ids = padded_ids(prompts, tokenizer.pad_token_id, "left").to(device)
-        mask = padded_ids([[1] * len(prompt) for prompt in prompts], 0, "left").to(device)
+        ids = padded_ids(prompts, tokenizer.pad_token_id, "left")
+        mask = padded_ids([[1] * len(prompt) for prompt in prompts], 0, "left")
         mel, mel_mask = self.features(prepared)
         seconds = prepared.host["width"] / SAMPLING_RATE
-        ends = self.hf.config.eos_token_id
         written = self.hf.generate(
-            input_ids=ids,
-            attention_mask=mask,
+            input_ids=ids.to(mel.device),
+            attention_mask=mask.to(mel.device),
             input_features=mel,
             input_features_mask=mel_mask,
             max_new_tokens=24 + int(seconds * self.options.tokens_per_second),
