@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from millrace.common import jsonl
 from millrace.speech.corpus import alignment
 
 SEGMENT = {
@@ -30,7 +31,7 @@ def of(segments: object = (SEGMENT,), audio_file: object = "x.opus") -> dict:
     ],
 )
 def test_unusable_files_have_a_reason(raw, reason):
-    with pytest.raises(alignment.BadAlignment) as caught:
+    with pytest.raises(jsonl.BadJson) as caught:
         alignment.parse(raw)
     assert caught.value.reason == reason and len(str(caught.value)) > 10
 

@@ -366,14 +366,15 @@ def test_a_shard_without_any_good_segment_leaves_no_tar(tmp_path, cuts):
     cuts.clear()
     built = build(rows, tmp_path / "out")
     first = plan_before.shards[0]
+    tar = tmp_path / "out" / first.shard
     assert {segment.source for segment in first.segments} == {rows[0]["source_audio_path"]}
-    assert not first.tar(tmp_path / "out").exists() and built.errors == {"error_local_tar_missing_source": 8}
+    assert not tar.exists() and built.errors == {"error_local_tar_missing_source": 8}
     cuts.clear()
     again = build(rows, tmp_path / "out")
     assert not cuts and again.statuses == built.statuses and again.rebuilt == 0
     # A tar that comes from elsewhere is not taken for ours.
-    first.tar(tmp_path / "out").write_bytes(b"x")
-    assert build(rows, tmp_path / "out").rebuilt == 1 and not first.tar(tmp_path / "out").exists()
+    tar.write_bytes(b"x")
+    assert build(rows, tmp_path / "out").rebuilt == 1 and not tar.exists()
 
 
 def test_a_decoder_that_breaks_or_stops_is_an_error_of_its_recording(sources, tmp_path, monkeypatch):
@@ -434,7 +435,7 @@ def test_no_shard_exceeds_the_limit_and_bytes_repeat(tmp_path, audio_format):
     sizes = [path.stat().st_size for path in (tmp_path / "one").rglob("*.tar")]
     assert max(sizes) <= 150_000
     for shard in plan(rows, options).shards:
-        assert shard.tar(tmp_path / "one").stat().st_size <= shard.bytes_at_most
+        assert (tmp_path / "one" / shard.shard).stat().st_size <= shard.bytes_at_most
     build(rows, tmp_path / "two", options)
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
 

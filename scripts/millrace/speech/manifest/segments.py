@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from millrace.common.jsonl import BadJson
 from millrace.speech.corpus import alignment
 
 # A segment may end this much after its audio (rounding in the aligner) and is then cut at the end; seconds.
 END_TOLERANCE = 0.05
 # Rejects by choice or by rule of the data set; all other reasons are errors in the sources.
-CHOICES = frozenset(
-    ["too_short", "too_long", "cer_over_limit"]
-    + ["duplicate_exact", "duplicate_key", "same_audio_in_other_split"]
-)
+CHOICES = {"too_short", "too_long", "cer_over_limit", "same_audio_in_other_split"}
+CHOICES |= {"duplicate_exact", "duplicate_key"}
 
 
 @dataclass(frozen=True)
@@ -24,19 +23,6 @@ class Limits:
 
     min_duration: float
     max_duration: float
-
-
-@dataclass
-class Reject:
-    """A segment that is not used: its place in the corpus, and why."""
-
-    country: str
-    video_id: str
-    transcript_id: str
-    file: str
-    segment: int
-    reason: str
-    detail: str
 
 
 @dataclass
@@ -54,12 +40,8 @@ class Segment:
     repairs: list[str] = field(default_factory=list)
 
 
-class Unusable(ValueError):
+class Unusable(BadJson):
     """Why a segment cannot be used: `reason` is a slug, the message is for people."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(message)
 
 
 def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None) -> Segment:
