@@ -14,12 +14,10 @@ from millrace.speech.columns import INDEX_SCHEMA, STATUS_SCHEMA
 from millrace.speech.create_shards import main, make_parser
 from tests.speech.shard_corpus import corpus, row, tree, write_part, write_recording
 
-SMALL = ["--max-shard-size-gb", "0.0004"]
 
-
-def flags(part: Path, out: Path, *more: str) -> list[str]:
+def flags(part: Path, out: Path) -> list[str]:
     outputs = ["--index", str(out / "index.parquet"), "--statuses", str(out / "statuses.parquet")]
-    return ["--manifest", str(part), *outputs, "--output-dir", str(out), *SMALL, *more]
+    return ["--manifest", str(part), *outputs, "--output-dir", str(out), "--max-shard-size-gb", "0.0004"]
 
 
 def test_a_limit_on_file_sizes_ends_clearly_and_resumes(tmp_path):

@@ -55,7 +55,7 @@ def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
     names = ["train-1/notes.txt", "test/germany-test-00000_copy.tar", "test/germany-test-00000.tar.bak"]
     strangers = [chain.shards_dir / "germany" / name for name in [*names, "test/germany-train-00000.tar"]]
     # A country whose name begins like this one's.
-    strangers += [chain.manifest_dir / "partitions/germany-x-test-00000/manifest.parquet"]
+    strangers.append(chain.manifest_dir / "partitions/germany-x-test-00000/manifest.parquet")
     strangers[-1].parent.mkdir()
     for stranger in strangers:
         stranger.write_text("mine")

@@ -367,7 +367,7 @@ def test_every_reason_in_the_lane_has_a_meaning() -> None:
     reasons = set()
     for path in (ROOT / "scripts/millrace/speech").rglob("*.py"):
         text = path.read_text()
-        reasons |= set(re.findall(r'(?:Unusable|BadAlignment|BadJson|AudioError)\(\s*"([a-z_]+)"', text))
+        reasons |= set(re.findall(r'(?:Unusable|BadJson|AudioError)\(\s*"([a-z_]+)"', text))
         reasons |= set(re.findall(r'_rejected\([^"\n[]*"([a-z_]+)"', text))
         reasons |= set(re.findall(r'(?:notes|repairs)\.append\("([a-z_]+)"\)', text))
         reasons |= set(re.findall(r'reason = "([a-z_]+)"', text))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.common.jsonl import BadJson
 from millrace.speech.corpus import alignment
 
 # A segment may end this much after its audio (rounding in the aligner) and is then cut at the end; seconds.
@@ -40,8 +39,12 @@ class Segment:
     repairs: list[str] = field(default_factory=list)
 
 
-class Unusable(BadJson):
+class Unusable(ValueError):
     """Why a segment cannot be used: `reason` is a slug, the message is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
 
 
 def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None) -> Segment:
