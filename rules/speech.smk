@@ -4,7 +4,6 @@ from millrace.speech.inputs import PARTITIONS as SPEECH_PARTITIONS, SpeechInputs
 from millrace.speech.corpus.splits import SPLITS as SPEECH_SPLITS
 
 SPEECH = SpeechInputs(
-    config["speech"],
     LANES.sources(
         "speech",
         speech_sources,

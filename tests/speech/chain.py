@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 from millrace.common import jsonl
@@ -9,17 +11,13 @@ from millrace.common.workflow.sources import Sources, sync
 from millrace.speech import create_shards, generate_manifest, merge_manifest, merge_shards, sources
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
+SETTINGS = {"split_fractions": FRACTIONS, "train_subset_hours": 100.0, "partition_hours": 0.01}
 
 
-MANIFEST = {
-    "manifest": "manifest.parquet", "recordings": "recordings.json", "rejects": "rejects.jsonl",
-    "ledger": "ledger.json",
-}  # fmt: skip
-
-
-def flags(folder: Path, **files: str) -> list[str]:
-    """Options that name files or folders below `folder`."""
-    pairs = [(f"--{name.replace('_', '-')}", str(folder / file)) for name, file in files.items()]
+def flags(folder: Path, *files: str, **named: str) -> list[str]:
+    """Options for files or folders below `folder`; `files` are for options of the same name."""
+    named |= {file.partition(".")[0]: file for file in files}
+    pairs = [(f"--{name.replace('_', '-')}", str(folder / file)) for name, file in named.items()]
     return [text for pair in pairs for text in pair]
 
 
@@ -28,27 +26,28 @@ class Chain:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest_dir, self.shards_dir = folder, folder / "manifest", folder / "shards"
-        self.root = folder / "countries"
+        self.root, self.assignment = folder / "countries", folder / "assignment.jsonl"
 
     def sync(self, **options: object) -> Sources:
-        paths = str(self.root), str(self.folder / "a.jsonl")
-        settings = sources.Settings(*paths, FRACTIONS, 100.0, 0.01, **options)
+        settings = sources.Settings(str(self.root), str(self.assignment), **(SETTINGS | options))
         return sync(sources.collect, settings, self.folder / "partitions")
+
+    def aligned(self, country: str, video_id: str, transcript: str = "t1") -> Path:
+        """Where an alignment file lies."""
+        return self.root / country / f"Alignment/alignment_output/{video_id}_{transcript}_aligned.json"
 
     def part(self, partition: str) -> Path:
         return self.manifest_dir / "partitions" / partition
 
     def generate(self, partition: str, *arguments: str) -> int:
         inputs = flags(self.folder / "partitions", partition=f"{partition}.json")
-        return generate_manifest.main([*inputs, *flags(self.part(partition), **MANIFEST), *arguments])
+        files = ("manifest.parquet", "recordings.json", "rejects.jsonl", "ledger.json")
+        return generate_manifest.main([*inputs, *flags(self.part(partition), *files), *arguments])
 
-    def create(self, partition: str, *arguments: str) -> int:
-        inputs = flags(self.part(partition), manifest="manifest.parquet")
-        outputs = flags(
-            self.shards_dir, output_dir="", index=f"partitions/{partition}/index.parquet",
-            statuses=f"partitions/{partition}/statuses.parquet",
-        )  # fmt: skip
-        return create_shards.main([*inputs, *outputs, *arguments])
+    def create(self, partition: str) -> int:
+        files = flags(self.part(partition), "manifest.parquet") + flags(self.shards_dir, output_dir="")
+        tables = flags(self.shards_dir / "partitions" / partition, "index.parquet", "statuses.parquet")
+        return create_shards.main(files + tables)
 
     def merge_manifest(self, country: str) -> int:
         inputs = flags(self.folder, country=f"partitions/countries/{country}.json", manifest_dir="manifest")
@@ -60,9 +59,7 @@ class Chain:
         inputs += flags(self.folder, manifest_dir="manifest", shards_dir="shards")
         suffixes = {"manifest": "csv", "index": "parquet", "rejects": "csv", "ledger": "json"}
         outputs = {name: f"{country}_{name}.{suffix}" for name, suffix in suffixes.items()}
-        nemo = [
-            f"{self.shards_dir}/{country}_{split}_nemo.jsonl" for split in ("train", "validation", "test")
-        ]
+        nemo = [f"{self.shards_dir}/{country}_{split}_nemo.jsonl" for split in FRACTIONS]
         outputs = flags(self.shards_dir, **outputs)
         return merge_shards.main([*inputs, *outputs, "--nemo", *nemo, *arguments])
 
@@ -72,3 +69,10 @@ class Chain:
             assert self.generate(partition) == 0 and self.create(partition) == 0
         assert self.merge_manifest(country) == 0 and self.merge_shards(country) == 0
         return jsonl.read(self.shards_dir / f"{country}_ledger.json")
+
+
+def edit(path: Path, change: Callable[[dict], object]) -> None:
+    """Have `change` mend the JSON in a file."""
+    value = jsonl.read(path)
+    change(value)
+    path.write_text(json.dumps(value))

@@ -5,33 +5,26 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
 from millrace.speech.columns import SCHEMA
+from tests.corpora import RATE, noise
 
-RATE = 16_000
+PARTITION = "testland-test-00000"
 
 
 def write_recording(path: Path, seconds: float, seed: int, rate: int = RATE) -> Path:
-    """Noise below tones: every place of it is unlike every other, so a segment cut elsewhere is found out."""
-    rng = np.random.default_rng(seed)
-    n = int(seconds * rate)
-    tone = 6000 * np.sin(2 * np.pi * (200 + 40 * seed) * np.arange(n) / rate)
+    """A WAV of noise: every place of it is unlike every other, so a segment cut elsewhere shows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    samples = (tone + rng.integers(-4000, 4000, n)).astype(np.int16)
-    soundfile.write(path, samples, rate, format="WAV", subtype="PCM_16")
+    soundfile.write(path, noise(seconds * rate / RATE, seed), rate, format="WAV")
     return path
 
 
-def row(
-    source: Path | str, start: float, end: float, partition: str = "testland-test-00000", **fields: object
-) -> dict:
+def row(source: Path | str, start: float, end: float, partition: str = PARTITION, **fields: object) -> dict:
     """A pending manifest row; `fields` replace what is made up here."""
-    folder = partition.removeprefix("testland-")[:-6]
-    split, _, subset = folder.partition("-")
+    _, split, *subset, _ = partition.split("-")
     video = Path(source).stem
     made = {
         "key": f"testland_{video}_{int(start * 1000)}_{int(end * 1000)}",
@@ -42,9 +35,8 @@ def row(
         **{"cer": 0.05, "wer": 0.1},
         **{"original_transcript_start_idx": 3.0, "original_transcript_end_idx": None},
         **{"status": "pending_local_tar", "error_message": "", "batch_id": partition},
-        **{"split": split, "subset_id": int(subset) if subset else None},
+        **{"split": split, "subset_id": int(subset[0]) if subset else None},
     }
-    assert not set(fields) - set(made)
     return made | fields
 
 
@@ -54,9 +46,7 @@ def write_part(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def corpus(
-    folder: Path, recordings: int = 4, segments: int = 6, partition: str = "testland-test-00000"
-) -> list[dict]:
+def corpus(folder: Path, recordings: int = 4, segments: int = 6, partition: str = PARTITION) -> list[dict]:
     """`recordings` files of `segments` x 1.5 s each, and a row for every segment."""
     rows = []
     for number in range(recordings):
@@ -67,9 +57,9 @@ def corpus(
 
 def tree(folder: Path) -> dict[str, tuple[str, int]]:
     """SHA-256 and mtime of every file."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digest = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    return {str(path.relative_to(folder)): (digest[path], path.stat().st_mtime_ns) for path in files}
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    digest = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    return {name: (digest[name], path.stat().st_mtime_ns) for name, path in files.items()}
 
 
 def digests(folder: Path) -> dict[str, str]:

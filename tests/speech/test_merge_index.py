@@ -6,7 +6,7 @@ from millrace.common import jsonl
 from millrace.speech import merge_index
 from millrace.speech.columns import INDEX_SCHEMA
 from tests import corpora
-from tests.speech.chain import Chain
+from tests.speech.chain import Chain, flags
 
 
 def test_all_countries_in_one_index(tmp_path):
@@ -15,12 +15,10 @@ def test_all_countries_in_one_index(tmp_path):
     (chain.root / "latvia").mkdir()
     countries = ("estonia", "germany", "latvia")
     rows = [chain.run(country)["segments"]["rows_out"] for country in countries]
-    arguments = [
-        *("--indices", *(str(chain.shards_dir / f"{country}_index.parquet") for country in countries)),
-        *("--ledgers", *(str(chain.shards_dir / f"{country}_ledger.json") for country in countries)),
-        *("--index", str(tmp_path / "index.parquet"), "--ledger", str(tmp_path / "ledger.json")),
-    ]
-    assert merge_index.main(arguments) == 0
+    indices = [str(chain.shards_dir / f"{country}_index.parquet") for country in countries]
+    ledgers = [str(chain.shards_dir / f"{country}_ledger.json") for country in countries]
+    outputs = flags(tmp_path, "index.parquet", "ledger.json")
+    assert merge_index.main(["--indices", *indices, "--ledgers", *ledgers, *outputs]) == 0
     table = pq.read_table(tmp_path / "index.parquet")
     assert table.schema.equals(INDEX_SCHEMA) and table.num_rows == sum(rows) > 0
     assert table["country"].to_pylist() == ["estonia"] * rows[0] + ["germany"] * rows[1]

@@ -1,6 +1,5 @@
 """What a country's shards come to: final statuses, balance, NeMo manifests, sweeping."""
 
-import json
 import os
 import tarfile
 
@@ -8,8 +7,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.common import jsonl
 from tests import corpora
-from tests.speech.chain import Chain
+from tests.speech.chain import FRACTIONS, Chain, edit
 
 
 @pytest.fixture
@@ -20,10 +20,7 @@ def chain(tmp_path):
 
 
 def test_found_is_in_shards_or_rejected(chain):
-    path = chain.root / "germany/Alignment/alignment_output/rec_0001_t1_aligned.json"
-    value = json.loads(path.read_bytes())
-    value["segments"][0]["cer"] = 0.9
-    path.write_text(json.dumps(value))
+    edit(chain.aligned("germany", "rec_0001"), lambda value: value["segments"][0].update(cer=0.9))
     ledger = chain.run("germany")["segments"]
     assert ledger["rejected"] == {"cer_over_limit": 1} and ledger["rows_in"] == ledger["rows_out"] + 1
     final = pd.read_csv(chain.shards_dir / "germany_manifest.csv", keep_default_na=False)
@@ -33,10 +30,7 @@ def test_found_is_in_shards_or_rejected(chain):
 
 
 def test_a_lost_reject_breaks_the_balance(chain, capfd):
-    path = chain.root / "germany/Alignment/alignment_output/rec_0001_t1_aligned.json"
-    value = json.loads(path.read_bytes())
-    value["segments"].append({"start": None})
-    path.write_text(json.dumps(value))
+    edit(chain.aligned("germany", "rec_0001"), lambda value: value["segments"].append({"start": None}))
     chain.run("germany")
     for rejects in chain.manifest_dir.rglob("rejects.jsonl"):
         rejects.write_text("")
@@ -47,9 +41,8 @@ def test_a_lost_reject_breaks_the_balance(chain, capfd):
 def test_nemo_manifests_point_into_the_tars(chain):
     chain.run("germany")
     seen = 0
-    for split in ("train", "validation", "test"):
-        for line in (chain.shards_dir / f"germany_{split}_nemo.jsonl").read_text().splitlines():
-            row = json.loads(line)
+    for split in FRACTIONS:
+        for _, row, _ in jsonl.lines(chain.shards_dir / f"germany_{split}_nemo.jsonl"):
             with tarfile.open(chain.shards_dir / row["tar"]) as tar:
                 assert tar.getmember(row["audio_filepath"]).size > 0
             assert row["duration"] > 0 and row["text"] and row["lang"] == "de" and row["shard_id"] >= 0
@@ -61,9 +54,12 @@ def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
     chain.run("germany")
     names = ["train-1/notes.txt", "test/germany-test-00000_copy.tar", "test/germany-test-00000.tar.bak"]
     strangers = [chain.shards_dir / "germany" / name for name in [*names, "test/germany-train-00000.tar"]]
+    # A country whose name begins like this one's.
+    strangers.append(chain.manifest_dir / "partitions/germany-x-test-00000/manifest.parquet")
+    strangers[-1].parent.mkdir()
     for stranger in strangers:
         stranger.write_text("mine")
-    content = json.loads(next((chain.folder / "partitions").glob("germany-test-*.json")).read_bytes())
+    content = jsonl.read(chain.folder / "partitions/germany-test-00000.json")
     for recording in content["recordings"]:
         os.unlink(recording["transcripts"][0]["path"])
     chain.sync()

@@ -5,36 +5,30 @@ import os
 import shutil
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow.sources import Sources, sync
-from millrace.speech import sources
+from millrace.common.workflow.sources import Sources
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder
 from millrace.speech.names import SHARD_NUMBERS
 from tests import corpora
+from tests.speech.chain import FRACTIONS, Chain, edit
 
-FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
-
-class Corpus:
+class Corpus(Chain):
     """A corpus in a folder, and what the last sync made of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.partitions = folder / "countries", folder / "partitions"
-        self.options: dict = {
-            "partition_hours": 0.01, "train_subset_hours": 0.02, "split_fractions": FRACTIONS,
-        }  # fmt: skip
-        self.folder = folder
+        super().__init__(folder)
+        self.partitions, self.options = folder / "partitions", {"train_subset_hours": 0.02}
 
     def sync(self) -> Sources:
-        settings = sources.Settings(str(self.root), str(self.folder / "assignment.jsonl"), **self.options)
-        return sync(sources.collect, settings, self.partitions)
+        return super().sync(**self.options)
 
     def add(self, country: str, *video_ids: str, seconds: float = 8) -> None:
         for video_id in video_ids:
@@ -51,7 +45,7 @@ class Corpus:
         return {Path(name).stem for name in before | after if before.get(name) != after.get(name)}
 
     def contents(self) -> dict[str, dict]:
-        return {p.stem: json.loads(p.read_bytes()) for p in self.partitions.glob("*.json")}
+        return {p.stem: jsonl.read(p) for p in self.partitions.glob("*.json")}
 
     def recordings(self, country: str = "") -> dict[str, dict]:
         """The recordings of a country, or of all, with their partition and split."""
@@ -74,30 +68,24 @@ class Corpus:
         return Path(self.recordings(country)[video_id]["transcripts"][0]["audio"]["path"])
 
     def country(self, name: str) -> dict:
-        return json.loads((self.partitions / "countries" / f"{name}.json").read_bytes())
+        return jsonl.read(self.partitions / "countries" / f"{name}.json")
 
     def assigned(self) -> list[dict]:
         """The lines of the assignment file."""
-        return [json.loads(line) for line in (self.folder / "assignment.jsonl").read_text().splitlines()]
-
-    def assign(self, lines: list[dict]) -> None:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (self.folder / "assignment.jsonl").write_text(text)
-
-
-def edit(path: Path, change: Callable[[dict], object]) -> None:
-    """Have `change` mend the JSON in a file."""
-    value = json.loads(path.read_bytes())
-    change(value)
-    path.write_text(json.dumps(value))
+        return [line for _, line, _ in jsonl.lines(self.assignment)]
 
 
 ALIGNED, AUDIO = "Alignment/alignment_output", "downloaded_audio/mp4_converted"
 
 
 @pytest.fixture
-def corpus(tmp_path):
-    made = Corpus(tmp_path)
+def made(tmp_path) -> Corpus:
+    """A corpus without any country."""
+    return Corpus(tmp_path)
+
+
+@pytest.fixture
+def corpus(made) -> Corpus:
     corpora.make_corpus(made.root, {"germany": 12, "estonia": 5}, seconds=10)
     made.sync()
     return made
@@ -107,10 +95,9 @@ def test_every_recording_is_in_one_partition_of_its_country_and_split(corpus):
     seen = [(c["country"], r["video_id"]) for c in corpus.contents().values() for r in c["recordings"]]
     assert len(seen) == len(set(seen)) == 17
     for name, content in corpus.contents().items():
-        group = f"{content['country']}-{content['split']}" + (
-            f"-{content['subset_id']}" if content["subset_id"] else ""
-        )
-        assert name.startswith(group) and int(name[-5:]) % SHARD_NUMBERS == 0
+        subset = f"-{content['subset_id']}" if content["subset_id"] else ""
+        assert name.startswith(f"{content['country']}-{content['split']}{subset}-")
+        assert int(name[-5:]) % SHARD_NUMBERS == 0
     assert {c["split"] for c in corpus.contents().values()} == set(FRACTIONS)
     assert len({c["subset_id"] for c in corpus.contents().values() if c["split"] == "train"}) > 1
 
@@ -120,27 +107,25 @@ def test_a_second_sync_changes_nothing_and_reads_no_alignment(corpus, monkeypatc
     assert corpus.changed() == set()
 
 
-def test_touching_and_reformatting_change_nothing(corpus):
+def test_touching_reformatting_and_a_lost_cache_change_nothing(corpus):
     for path in corpus.root.glob("*/Alignment/*/*.json"):
-        value = json.loads(path.read_bytes())
+        value = jsonl.read(path)
         segments = [dict(sorted(segment.items(), reverse=True)) for segment in value["segments"]]
         value = {"extra": 1, "segments": segments, "audio_file": value["audio_file"]}
         path.write_text(json.dumps(value, indent=3))
     os.utime(corpus.root)
     assert corpus.changed() == set()
+    shutil.rmtree(corpus.partitions / "index")
+    assert corpus.changed() == set()
 
 
-def test_one_text_changes_one_partition(corpus):
-    home = corpus.home("rec_0007")
-    path = corpus.root / f"germany/{ALIGNED}/rec_0007_t1_aligned.json"
+def test_a_changed_text_or_audio_file_changes_one_partition(corpus):
+    path = corpus.aligned("germany", "rec_0007")
     edit(path, lambda value: value["segments"][0].update(human_text="something else"))
-    assert corpus.changed() == {home}
-
-
-def test_a_replaced_audio_file_changes_its_partition(corpus):
-    path, home = corpus.audio("rec_0011"), corpus.home("rec_0011")
+    assert corpus.changed() == {corpus.home("rec_0007")}
+    path = corpus.audio("rec_0011")
     path.write_bytes(path.read_bytes()[:-2000])
-    assert corpus.changed() == {home}
+    assert corpus.changed() == {corpus.home("rec_0011")}
 
 
 def test_adding_recordings_moves_none(corpus):
@@ -164,10 +149,9 @@ def test_what_is_deleted_and_comes_back_changes_its_partition_only(corpus, file)
 def test_an_emptied_partition_is_removed(corpus):
     name, content = next(iter(corpus.contents().items()))
     for recording in content["recordings"]:
-        for transcript in recording["transcripts"]:
-            Path(transcript["path"]).unlink()
-    found = corpus.sync()
-    assert name not in corpus.contents() and name not in found.partitions[content["country"]]
+        Path(recording["transcripts"][0]["path"]).unlink()
+    synced = corpus.sync()
+    assert name not in corpus.contents() and name not in synced.partitions[content["country"]]
     assert name not in corpus.country(content["country"])["partitions"]
 
 
@@ -191,12 +175,10 @@ def test_of_recordings_that_become_twins_across_splits_the_later_one_is_flagged(
     source, target = (corpus.audio(line["video_id"], "germany") for line in (later, earlier))
     shutil.copy(source, target)
     corpus.sync()
-    flags = {
-        name: (recording["twin_of"], recording["twin_split"])
-        for name, recording in (corpus.recordings("estonia") | corpus.recordings("germany")).items()
-        if recording["twin_of"] or recording["twin_split"]
-    }
-    assert flags == {later["video_id"]: (earlier["item"], earlier["split"])}
+    recordings = corpus.recordings("estonia") | corpus.recordings("germany")
+    flags = {name: (recording["twin_of"], recording["twin_split"]) for name, recording in recordings.items()}
+    later_flags = flags.pop(later["video_id"])
+    assert later_flags == (earlier["item"], earlier["split"]) and set(flags.values()) == {(None, None)}
 
 
 @pytest.mark.parametrize("content", [{}, {"content": "1000-stale"}])
@@ -204,7 +186,7 @@ def test_a_new_copy_is_the_twin_of_what_was_assigned_before_contents_were_noted(
     lines = corpus.assigned()
     for line in lines:
         line.pop("content")
-    corpus.assign([line | content for line in lines])
+    jsonl.write_lines(corpus.assignment, [line | content for line in lines])
     original = next(line for line in lines if line["country"] == "germany" and line["split"] == "test")
     # The copy comes before its original in the order of names and of countries.
     corpus.add("albania", "a_copy", seconds=10)
@@ -216,8 +198,7 @@ def test_a_new_copy_is_the_twin_of_what_was_assigned_before_contents_were_noted(
     assert corpus.recordings("germany")[original["video_id"]]["twin_of"] is None
 
 
-def test_new_twins_stay_together(tmp_path):
-    made = Corpus(tmp_path)
+def test_new_twins_stay_together(made):
     made.add("malta", *(f"m{number:02d}" for number in range(40)))
     for number in range(0, 40, 2):
         audio = made.root / "malta" / AUDIO
@@ -229,38 +210,29 @@ def test_new_twins_stay_together(tmp_path):
 
 
 def test_unusable_files_are_listed_with_their_country(corpus):
-    expected = {"unknown_t1_aligned.json": "no_audio_file", "summary.json": "not_an_alignment_name"}
-    for name, raw, reason in (
-        ("cut", b'{"audio_file": "x', "json_damaged"),
-        ("empty", b"", "json_empty"),
-        ("list", b"[]", "json_not_an_object"),
-        ("nothing", b'{"segments": []}', "no_segments"),
-    ):
-        corpora.write_alignment(corpus.root, "estonia", name, raw)
-        expected[f"{name}_aligned.json"] = reason
+    corpora.write_alignment(corpus.root, "estonia", "cut", b'{"audio_file": "x')
     corpora.write_alignment(corpus.root, "estonia", "unknown_t1", {"segments": [{"start": 1}]})
     (corpus.root / f"estonia/{ALIGNED}/summary.json").write_text("{}")
     assert corpus.changed() == set()
     country = corpus.country("estonia")
-    assert {row["file"]: row["reason"] for row in country["rejected"]} == expected
-    assert country["files"] == 5 + 6
+    rejects = [(row["file"].partition(".")[0], row["reason"]) for row in country["rejected"]]
+    unusable = [("cut_aligned", "json_damaged"), ("summary", "not_an_alignment_name")]
+    assert country["files"] == 5 + 3 and rejects == [*unusable, ("unknown_t1_aligned", "no_audio_file")]
 
 
-def test_ids_that_are_prefixes_or_case_twins_of_each_other_stay_apart(tmp_path):
-    made = Corpus(tmp_path)
+def test_ids_that_are_prefixes_or_twins_by_case_or_normal_form_stay_apart(made):
     names = {"a", "a_b", "a_b_c", "A", "día 1.2", "día 1"}
+    names |= {unicodedata.normalize(form, "día") for form in ("NFC", "NFD")}
     made.add("spain", *names)
     made.sync()
     recordings = made.recordings()
-    assert set(recordings) == names == {made.audio(name).stem for name in names}
+    assert set(recordings) == names and all(made.audio(name).stem == name for name in names)
     assert all(recordings[name]["transcripts"][0]["transcript_id"] == "t1" for name in names)
-    assert all(made.audio(name).stem == name for name in names)
 
 
-def test_audio_file_is_taken_from_the_name_where_the_json_has_none(tmp_path):
-    made = Corpus(tmp_path)
+def test_audio_file_is_taken_from_the_name_where_the_json_has_none(made):
     made.add("spain", "x", "x_1")
-    edit(made.root / f"spain/{ALIGNED}/x_1_t1_aligned.json", lambda value: value.pop("audio_file"))
+    edit(made.aligned("spain", "x_1"), lambda value: value.pop("audio_file"))
     made.sync()
     assert made.recordings()["x_1"]["transcripts"][0]["transcript_id"] == "t1"
     assert made.audio("x_1").name == "x_1.wav"
@@ -269,11 +241,10 @@ def test_audio_file_is_taken_from_the_name_where_the_json_has_none(tmp_path):
 @pytest.mark.parametrize(
     "written", ["/old/place/rec.opus", "downloaded_audio/m/rec.wav", "spain/downloaded_audio/m/rec.wav"]
 )
-def test_audio_is_found_by_map_by_relative_path_or_by_stem(tmp_path, written):
-    made = Corpus(tmp_path)
+def test_audio_is_found_by_map_by_relative_path_or_by_stem(made, written):
     where = made.root / "spain/downloaded_audio/m"
     if written.startswith("/old"):
-        where = tmp_path / "elsewhere"
+        where = made.folder / "elsewhere"
         made.options["path_map"] = {"/old/place": str(where)}
     where.mkdir(parents=True)
     path = where / Path(written).name
@@ -287,17 +258,16 @@ def test_audio_is_found_by_map_by_relative_path_or_by_stem(tmp_path, written):
 def test_no_corpus_and_an_empty_folder_keep_what_is_there(corpus):
     before = corpus.files()
     shutil.move(corpus.root, corpus.root.with_name("away"))
-    found = corpus.sync()
-    assert "no corpus" in found.message and sum(map(len, found.partitions.values())) == len(before)
+    synced = corpus.sync()
+    assert "no corpus" in synced.message and sum(map(len, synced.partitions.values())) == len(before)
     corpus.root.mkdir()
-    found = corpus.sync()
-    assert "no alignment files" in found.message and corpus.files() == before
+    assert "no alignment files" in corpus.sync().message and corpus.files() == before
 
 
 def test_a_country_without_alignment_is_noted(corpus):
     (corpus.root / "latvia/downloaded_audio").mkdir(parents=True)
-    found = corpus.sync()
-    assert found.partitions["latvia"] == [] and corpus.country("latvia")["notes"] == ["no_alignment_folder"]
+    assert corpus.sync().partitions["latvia"] == []
+    assert corpus.country("latvia")["notes"] == ["no_alignment_folder"]
 
 
 def test_a_country_that_is_asked_for_and_not_there_is_an_error(corpus):
@@ -307,40 +277,28 @@ def test_a_country_that_is_asked_for_and_not_there_is_an_error(corpus):
 
 
 def test_a_damaged_assignment_is_never_remade(corpus):
-    path = corpus.folder / "assignment.jsonl"
-    path.write_bytes(path.read_bytes()[:-30])
+    corpus.assignment.write_bytes(corpus.assignment.read_bytes()[:-30])
     with pytest.raises(MillraceError, match="line 17"):
         corpus.sync()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"split": "dev"},
-        {"subset_id": None},
-        {"subset_id": "1"},
-        {"group": "a/../b-train-1"},
-        {"split": "test"},
-    ],
-)
+NONSENSE = [{"subset_id": None}, {"subset_id": "1"}, {"group": "a/../b-train-1"}]
+
+
+@pytest.mark.parametrize("change", [*NONSENSE, {"split": "dev"}, {"split": "test"}])
 def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
     lines = corpus.assigned()
     next(line for line in lines if line["split"] == "train").update(change)
-    corpus.assign(lines)
+    jsonl.write_lines(corpus.assignment, lines)
     with pytest.raises(MillraceError, match="do not agree"):
         corpus.sync()
 
 
 def test_an_alignment_file_that_names_itself_as_its_audio_stops_nothing(corpus):
-    path = corpus.root / f"estonia/{ALIGNED}/self_t1_aligned.json"
-    path.write_text(json.dumps({"audio_file": str(path), "segments": [{"start": 1, "end": 5}]}))
+    value = {"audio_file": str(corpus.aligned("estonia", "self")), "segments": [{"start": 1, "end": 5}]}
+    corpora.write_alignment(corpus.root, "estonia", "self_t1", value)
     corpus.sync()
     assert corpus.changed() == set() and corpus.home("self_t1_aligned")
-
-
-def test_a_lost_cache_costs_time_and_changes_nothing(corpus):
-    shutil.rmtree(corpus.partitions / "index")
-    assert corpus.changed() == set()
 
 
 @pytest.mark.parametrize("folder", ["germany", "deutschland"])
@@ -392,8 +350,7 @@ def test_max_recordings_takes_the_first_and_a_larger_number_only_adds(corpus, ev
     assert corpus.contents() == before and corpus.assigned() == assigned
 
 
-def test_with_max_recordings_a_new_recording_replaces_none(tmp_path):
-    made = Corpus(tmp_path)
+def test_with_max_recordings_a_new_recording_replaces_none(made):
     made.options["max_recordings"] = 2
     corpora.make_corpus(made.root, {"malta": 4}, seconds=10)
     made.sync()
@@ -405,13 +362,11 @@ def test_with_max_recordings_a_new_recording_replaces_none(tmp_path):
     assert len(made.assigned()) == 2
 
 
-def test_one_absurd_time_does_not_outweigh_the_corpus(tmp_path):
-    made = Corpus(tmp_path)
+def test_one_absurd_time_does_not_outweigh_the_corpus(made):
     made.options["partition_hours"] = 1.0
     made.add("malta", *(f"m{number:02d}" for number in range(60)))
     absurd = {"start": 900_000, "end": 900_004, "human_text": "a"}
-    path = made.root / f"malta/{ALIGNED}/m07_t1_aligned.json"
-    edit(path, lambda value: value["segments"].append(absurd))
+    edit(made.aligned("malta", "m07"), lambda value: value["segments"].append(absurd))
     made.sync()
     counts = Counter(made.splits("malta").values())
     assert counts["train"] in range(46, 50) and len(counts) == 3 and min(counts.values()) >= 5
@@ -434,8 +389,7 @@ def test_what_is_no_regular_file_is_listed_and_read_from_by_nobody(corpus):
     assert corpus.country("estonia")["notes"] == ["alignment_subfolders"]
 
 
-def test_links_upwards_end_and_only_regular_files_are_audio(tmp_path):
-    made = Corpus(tmp_path)
+def test_links_upwards_end_and_only_regular_files_are_audio(made):
     made.add("spain", *"abcd")
     converted = made.root / "spain" / AUDIO
     streams = converted.with_name("m3u8_streams")
@@ -453,19 +407,10 @@ def test_links_upwards_end_and_only_regular_files_are_audio(tmp_path):
     assert made.audio("d") == converted / "d.wav"
 
 
-def test_twins_by_normal_form_have_each_their_own_audio(tmp_path):
-    made = Corpus(tmp_path)
-    names = {unicodedata.normalize(form, "día") for form in ("NFC", "NFD")}
-    made.add("spain", *names)
-    made.sync()
-    assert set(made.recordings()) == names and all(made.audio(name).stem == name for name in names)
-
-
 def test_names_that_are_not_utf8_are_listed_and_stop_nothing(corpus):
-    folder = corpus.root / os.fsdecode(b"caf\xe9") / "Alignment/alignment_output"
+    folder, audio = corpus.root / os.fsdecode(b"caf\xe9") / ALIGNED, corpus.root / "estonia" / AUDIO
     folder.mkdir(parents=True)
-    (folder / "rec_t1_aligned.json").write_bytes(next(corpus.root.glob("estonia/Alignment/*/*")).read_bytes())
-    audio = corpus.root / "estonia/downloaded_audio/mp4_converted"
+    shutil.copy(corpus.aligned("estonia", "rec_0001"), folder)
     shutil.copy(audio / "rec_0001.wav", audio / os.fsdecode(b"caf\xe9.wav"))
     before = corpus.files()
     (name,) = set(corpus.sync().partitions) - {"germany", "estonia"}
@@ -475,44 +420,34 @@ def test_names_that_are_not_utf8_are_listed_and_stop_nothing(corpus):
 
 
 def test_a_path_map_ends_at_a_slash_and_may_be_of_windows(tmp_path):
-    (tmp_path / "new").mkdir()
-    (tmp_path / "newer").mkdir()
-    for name in ("new/a.wav", "newer/a.wav"):
-        (tmp_path / name).write_bytes(name.encode())
+    for name in ("new", "newer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.wav").touch()
     folder = MediaFolder(tmp_path / "spain", {"D:\\old\\": f"{tmp_path}/new/", "/o": f"{tmp_path}/new"})
-    assert folder.find("D:\\old\\a.wav").path == f"{tmp_path}/new/a.wav"
-    assert folder.find("/o/a.wav").path == f"{tmp_path}/new/a.wav"
-    assert folder.find("/oer/a.wav") is None
+    stats = [folder.find(path) for path in ("D:\\old\\a.wav", "/o/a.wav")]
+    assert {stat.path for stat in stats} == {f"{tmp_path}/new/a.wav"} and folder.find("/oer/a.wav") is None
 
 
-def test_a_country_name_of_any_length_makes_names_that_fit(tmp_path):
-    made = Corpus(tmp_path)
-    long = {"é" * 60, "é" * 61, "c" * 200}
-    for country in long:
+def test_country_names_are_quoted_and_cut_to_fit(made):
+    countries = {"é" * 60, "é" * 61, "c" * 200, "bosnia & herz."}
+    for country in countries:
         made.add(country, "r")
-    names = list(made.sync().partitions)
-    assert len(names) == 3 and all(len(name) <= 100 and unquote(name, errors="strict") for name in names)
-    assert {c["country"] for c in made.contents().values()} == long
+    partitions = made.sync().partitions
+    assert all(len(name) <= 100 and unquote(name, errors="strict") for name in partitions)
+    assert partitions["bosnia%20%26%20herz%2E"] == ["bosnia%20%26%20herz%2E-train-1-00000"]
+    assert {c["country"] for c in made.contents().values()} == countries and len(partitions) == 4
 
 
-def test_country_names_that_need_quoting(tmp_path):
-    made = Corpus(tmp_path)
-    made.add("bosnia & herz.", "r")
-    ((name, partitions),) = made.sync().partitions.items()
-    assert name == "bosnia%20%26%20herz%2E" and partitions[0].startswith(name)
-
-
-def test_an_audio_folder_that_may_not_be_read_stops_instead_of_making_its_audio_missing(tmp_path: Path):
-    corpora.make_corpus(tmp_path / "countries", {"malta": 1}, seconds=10)
-    audio = tmp_path / "countries/malta/downloaded_audio"
-    user = os.geteuid()
+def test_an_audio_folder_that_may_not_be_read_stops_instead_of_making_its_audio_missing(tmp_path):
+    audio, user = tmp_path / "malta/downloaded_audio", os.geteuid()
+    audio.mkdir(parents=True)
+    assert MediaFolder(tmp_path / "malta", {}).find("none.wav") is None
     audio.chmod(0)
     try:
         if user == 0:  # Root may read everything.
             os.seteuid(65534)
         with pytest.raises(PermissionError):
-            MediaFolder(tmp_path / "countries/malta", {})
+            MediaFolder(tmp_path / "malta", {})
     finally:
         os.seteuid(user)
         audio.chmod(0o755)
-    assert MediaFolder(tmp_path / "countries/malta", {}).find("countries/none.wav") is None

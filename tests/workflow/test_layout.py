@@ -33,20 +33,8 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__
 # Parse, call, report: about 60 lines. More is a noun's business.
 MAX_STEP_LINES = 75
 MAX_NOUN_LINES = 400
-HEAVY = [
-    "torch",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "h5py",
-    "av",
-    "soundfile",
-    "soxr",
-    "matplotlib",
-    "jiwer",
-    "pydub",
-    "datasets",
-]
+HEAVY = ("torch", "numpy", "pandas", "pyarrow", "h5py", "av", "soundfile", "soxr", "matplotlib")
+HEAVY += ("jiwer", "pydub", "datasets")
 
 
 def name_of(path: Path) -> str:

@@ -16,46 +16,21 @@ _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 
 # Which segment: country to transcript.
 _IDENTITY = [(name, _TEXT) for name in ("key", "country", "language", "video_id", "transcript_id")]
-# What is said in it, and how far the recogniser is from that.
+_SPLIT = [("split", _TEXT), ("subset_id", _WHOLE)]
+# What is said in it, how far the recogniser is from that, and which tokens of the transcript it is.
 _WORDS = [("asr_transcript", _TEXT), ("human_transcript", _TEXT), ("cer", _REAL), ("wer", _REAL)]
-_SPAN = [("start_seconds", _REAL), ("end_seconds", _REAL)]
+_TOKENS = [("original_transcript_start_idx", _REAL), ("original_transcript_end_idx", _REAL)]
+# Where it lies in its recording.
+_SPAN, _LENGTH = [("start_seconds", _REAL), ("end_seconds", _REAL)], ("duration_seconds", _REAL)
+_AUDIO = [("source_audio_path", _TEXT), *_SPAN, _LENGTH]
+# Where it lies in a tar (offset and size of the audio in bytes), and what it holds.
+_TAR = [("shard", _TEXT), ("member", _TEXT), ("offset", _WHOLE), ("size", _WHOLE)]
+_SOUND = [("samples", _WHOLE), ("sample_rate", pa.int32()), _LENGTH]
+_STATUS = [("status", _TEXT), ("error_message", _TEXT)]
 
 # A row of a manifest part, and of <country>_manifest.csv.
-SCHEMA = pa.schema(
-    [
-        *_IDENTITY,
-        ("source_audio_path", _TEXT),
-        *_SPAN,
-        ("duration_seconds", _REAL),
-        *_WORDS,
-        ("original_transcript_start_idx", _REAL),
-        ("original_transcript_end_idx", _REAL),
-        ("status", _TEXT),
-        ("error_message", _TEXT),
-        ("batch_id", _TEXT),
-        ("split", _TEXT),
-        ("subset_id", _WHOLE),
-    ]
-)
-
-# A segment in a tar: where it lies (offset and size of the audio in bytes), and what it holds.
-INDEX_SCHEMA = pa.schema(
-    [
-        *_IDENTITY,
-        ("split", _TEXT),
-        ("subset_id", _WHOLE),
-        ("shard", _TEXT),
-        ("member", _TEXT),
-        ("offset", _WHOLE),
-        ("size", _WHOLE),
-        ("samples", _WHOLE),
-        ("sample_rate", pa.int32()),
-        ("duration_seconds", _REAL),
-        *_SPAN,
-        *_WORDS,
-        ("sha256", _TEXT),
-    ]
-)
-
-STATUS_SCHEMA = pa.schema([("key", _TEXT), ("status", _TEXT), ("error_message", _TEXT)])
+SCHEMA = pa.schema([*_IDENTITY, *_AUDIO, *_WORDS, *_TOKENS, *_STATUS, ("batch_id", _TEXT), *_SPLIT])
+# A segment in a tar.
+INDEX_SCHEMA = pa.schema([*_IDENTITY, *_SPLIT, *_TAR, *_SOUND, *_SPAN, *_WORDS, ("sha256", _TEXT)])
+STATUS_SCHEMA = pa.schema([("key", _TEXT), *_STATUS])
 SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, STATUS_SCHEMA])

@@ -32,10 +32,9 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    corpus = demo_corpus.fetch(
-        args.countries_root, args.index, args.seed, args.languages, args.source, args.threads
-    )
-    cli.log.info("%s", demo_corpus.total(corpus, args.countries_root))
+    root = args.countries_root
+    corpus = demo_corpus.fetch(root, args.index, args.seed, args.languages, args.source, args.threads)
+    cli.log.info("%s", demo_corpus.total(corpus, root))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Input is a partition file as the workflow keeps it in step with the corpus (resu
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 import pyarrow.parquet as pq
 
@@ -36,17 +35,13 @@ def main(argv: list[str] | None = None) -> None:
     with atomic.replacing(args.manifest) as partial:
         pq.write_table(result.table(), partial, compression="zstd")
     atomic.write_json(args.recordings, result.recordings)
-    jsonl.write_lines(args.rejects, map(asdict, result.rejects))
-    atomic.write_json(args.ledger, result.ledger.as_dict())
+    jsonl.write_lines(args.rejects, result.rejects)
     ledger = result.ledger
-    counts = (
-        ledger.rows_in,
-        ledger.rows_out,
-        ledger.rows_rejected,
-        dict(sorted(ledger.rejected.items())) or "",
-    )
+    atomic.write_json(args.ledger, ledger.as_dict())
+    counts = ledger.rows_in, ledger.rows_out, ledger.rows_rejected
+    reasons = dict(sorted(ledger.rejected.items())) or ""
     message = "%s: %d segments found, %d in the manifest, %d rejected %s"
-    cli.log.info(message, partition["partition"], *counts)
+    cli.log.info(message, partition["partition"], *counts, reasons)
     for recording in result.recordings:
         for warning in recording["warnings"]:
             cli.log.warning("%s: %s", recording["source_audio_path"], warning)

@@ -12,18 +12,14 @@ PARTITIONS = "results/speech/partitions"
 class SpeechInputs:
     """Input functions and parameters of the lane's rules, over the partitions of this parse."""
 
-    def __init__(self, section: dict, sources: Sources) -> None:
-        self.section, self.sources = section, sources
-
-    def countries(self) -> list[str]:
-        """Countries as they stand in paths."""
-        return list(self.sources.partitions)
+    def __init__(self, sources: Sources) -> None:
+        self.partitions = sources.partitions  # ids by country, as they stand in paths
 
     def manifest_files(self, wildcards: Any) -> list[str]:
         """What the manifest steps of a country's partitions wrote."""
         return [
             f"results/speech/manifest/partitions/{partition}/{name}"
-            for partition in self.sources.partitions.get(wildcards.country, [])
+            for partition in self.partitions.get(wildcards.country, [])
             for name in ("manifest.parquet", "recordings.json", "rejects.jsonl", "ledger.json")
         ]
 
@@ -31,29 +27,26 @@ class SpeechInputs:
         """What the shard steps of a country's partitions wrote last."""
         return [
             f"results/speech/shards/partitions/{partition}/{name}"
-            for partition in self.sources.partitions.get(wildcards.country, [])
+            for partition in self.partitions.get(wildcards.country, [])
             for name in ("index.parquet", "statuses.parquet")
         ]
 
     def country_indices(self, wildcards: Any) -> list[str]:
         """The index of every country."""
-        return [f"results/speech/shards/{country}_index.parquet" for country in self.countries()]
+        return [f"results/speech/shards/{country}_index.parquet" for country in self.partitions]
 
     def country_ledgers(self, wildcards: Any) -> list[str]:
         """The ledger of every country."""
-        return [f"results/speech/shards/{country}_ledger.json" for country in self.countries()]
+        return [f"results/speech/shards/{country}_ledger.json" for country in self.partitions]
 
     def manifests(self, wildcards: Any = None) -> list[str]:
         """The two CSVs of every country, before any shard is made."""
-        return [
-            f"results/speech/manifest/{country}_{table}.csv"
-            for country in self.countries()
-            for table in ("manifest", "splits")
-        ]
+        tables = [f"{country}_{table}" for country in self.partitions for table in ("manifest", "splits")]
+        return [f"results/speech/manifest/{table}.csv" for table in tables]
 
     def shards(self, wildcards: Any = None) -> list[str]:
         """The merged index, when there is a corpus."""
-        return ["results/speech/index.parquet"] if self.countries() else []
+        return ["results/speech/index.parquet"] if self.partitions else []
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
@@ -61,4 +54,4 @@ class SpeechInputs:
 
     def report(self, wildcards: Any = None) -> list[str]:
         """The corpus report."""
-        return ["results/speech/report/summary.html"] if self.countries() else []
+        return ["results/speech/report/summary.html"] if self.partitions else []

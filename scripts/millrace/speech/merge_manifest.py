@@ -6,7 +6,7 @@ import argparse
 from collections import defaultdict
 
 from millrace.common import cli, jsonl
-from millrace.speech.country import tables as country_tables
+from millrace.speech.country import tables
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -23,11 +23,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
-    parts = [country_tables.PartitionFiles(name, args.manifest_dir) for name in country["partitions"]]
+    parts = [tables.PartitionFiles(name, args.manifest_dir) for name in country["partitions"]]
     rows = (row for part in parts for row in part.rows())
-    segments = country_tables.write_manifest_csv(args.manifest, rows)
+    segments = tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
     recordings = [recording for part in parts for recording in jsonl.read(part.recordings)]
-    country_tables.write_splits_csv(args.splits, recordings)
+    recordings.sort(key=lambda row: (row["video_id"], row["source_audio_path"]))
+    tables.write_csv(args.splits, tables.SPLITS_COLUMNS, recordings)
     hours: dict[str, float] = defaultdict(float)
     for recording in recordings:
         hours[recording["split"]] += recording["duration_hours"] or 0.0

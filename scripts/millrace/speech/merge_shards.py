@@ -15,7 +15,7 @@ from millrace.common import atomic, cli, jsonl
 from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country import ledger as country_ledger
-from millrace.speech.country import tables as country_tables
+from millrace.speech.country import tables
 from millrace.speech.names import safe_name
 from millrace.speech.shards import sweep
 
@@ -41,14 +41,15 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
     names, folders = country["partitions"], (args.manifest_dir, args.shards_dir)
-    parts = [country_tables.PartitionFiles(name, *folders) for name in names]
+    parts = [tables.PartitionFiles(name, *folders) for name in names]
     index = pa.concat_tables([INDEX_SCHEMA.empty_table(), *(part.shard_rows() for part in parts)])
     balance = country_ledger.balance(country, parts, index.num_rows)
-    country_tables.write_rejects_csv(args.error_list, balance.rejects)
+    tables.write_csv(args.error_list, tables.REJECT_COLUMNS, balance.rejects)
     country_ledger.check_errors(balance, args.max_error_fraction, args.error_list)
-    country_tables.write_manifest_csv(args.manifest, (row for part in parts for row in part.final_rows()))
-    country_tables.write_rejects_csv(args.rejects, balance.rejects)
-    country_tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), index.to_pylist())
+    rows = (row for part in parts for row in part.final_rows())
+    tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
+    tables.write_csv(args.rejects, tables.REJECT_COLUMNS, balance.rejects)
+    tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), index.to_pylist())
     shards_dir, manifest_dir = Path(args.shards_dir), Path(args.manifest_dir)
     for path in sweep.sweep_country(shards_dir, manifest_dir, safe_name(country["country"]), set(names)):
         cli.log.info("removed %s: its recordings are gone", path)

@@ -23,14 +23,6 @@ FIELDS = {
 _MEDIA = re.compile(r"\.(?:[A-Za-z][A-Za-z0-9]{1,4}|3gp|3g2)$")
 
 
-class BadAlignment(ValueError):
-    """An alignment file without any usable content; `reason` is a slug for the ledger."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(message)
-
-
 @dataclass
 class Alignment:
     """The content of one alignment file; `audio_file` is None if the file does not say it.
@@ -55,21 +47,18 @@ class Alignment:
 
 
 def parse(raw: bytes) -> Alignment:
-    """Parse an alignment file. Raises BadAlignment with a reason if nothing in it can be used."""
-    try:
-        value, repairs = jsonl.loads(raw)
-    except jsonl.BadJson as bad:
-        raise BadAlignment(bad.reason, str(bad)) from None
+    """Parse an alignment file. Raises jsonl.BadJson with a reason if nothing in it can be used."""
+    value, repairs = jsonl.loads(raw)
     if not isinstance(value, dict):
         problem = f"{kind_of(value)} stands on top, not an object with segments"
-        raise BadAlignment("json_not_an_object", problem)
+        raise jsonl.BadJson("json_not_an_object", problem)
     segments = value.get("segments")
     if segments is None:
-        raise BadAlignment("no_segments", "the object has no `segments`")
+        raise jsonl.BadJson("no_segments", "the object has no `segments`")
     if not isinstance(segments, list):
-        raise BadAlignment("no_segments", f"`segments` is {kind_of(segments)}, not a list")
+        raise jsonl.BadJson("no_segments", f"`segments` is {kind_of(segments)}, not a list")
     if not segments:
-        raise BadAlignment("no_segments", "`segments` is an empty list")
+        raise jsonl.BadJson("no_segments", "`segments` is an empty list")
     audio_file = value.get("audio_file")
     audio_file = clean_text(audio_file)[0].strip() if isinstance(audio_file, str) else ""
     if stem(audio_file) in ("", ".."):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
 from millrace.speech.corpus import alignment
@@ -64,9 +65,7 @@ def folders(root: Path, wanted: Collection[str]) -> list[Path]:
     return [root / name for name in names if not wanted or name in wanted]
 
 
-def read(
-    folder: Path, path_map: Mapping[str, str], language_map: Mapping[str, str], known: partitions.DigestCache
-) -> Country:
+def read(folder: Path, path_map: Mapping, language_map: Mapping, known: partitions.DigestCache) -> Country:
     """The country in `folder`; `known` caches what its alignment files say.
 
     `path_map` maps path prefixes of other machines to this one's, `language_map` countries to languages.
@@ -160,7 +159,7 @@ def _facts(path: str, known: partitions.DigestCache) -> dict[str, Any]:
 def _parsed(path: str) -> dict[str, Any]:
     try:
         parsed = alignment.parse(Path(path).read_bytes())
-    except alignment.BadAlignment as bad:
+    except jsonl.BadJson as bad:
         return {"reason": bad.reason, "detail": str(bad)}
     return {"audio_file": parsed.audio_file, "digest": parsed.digest, "hours": round(parsed.hours, 6)}
 

@@ -40,11 +40,9 @@ class MediaFolder:
         # Paths by each of their `_titles`, the likeliest first.
         self._tables: list[dict[str, list[str]]] = [{}, {}, {}, {}]
         self._stats: dict[str, Stat] = {}
-        self._index(self.country_folder / "downloaded_audio")
-
-    def _index(self, audio_root: Path) -> None:
         known = {name: rank for rank, name in enumerate(FOLDERS)}
         walked: set[tuple[int, int]] = set()
+        audio_root = self.country_folder / "downloaded_audio"
         for folder, subfolders, names in os.walk(audio_root, followlinks=True, onerror=_refuse):
             status = os.stat(folder)
             # Links that lead upwards would be followed for ever.
@@ -68,9 +66,8 @@ class MediaFolder:
         same stem there; name and stem as written, else in Unicode's normal form.
         """
         written = _slashed(audio_file)
-        candidates = [
-            new + written[len(old) :] for old, new in self.path_map if written.startswith(f"{old}/")
-        ]
+        mapped = [pair for pair in self.path_map if written.startswith(f"{pair[0]}/")]
+        candidates = [new + written[len(old) :] for old, new in mapped]
         candidates += [written] if os.path.isabs(written) else [str(root / written) for root in self.roots]
         titles = _titles(os.path.basename(written.rstrip("/")))
         for table, title in zip(self._tables, titles, strict=True):
@@ -100,11 +97,7 @@ class MediaFolder:
 
 def is_utf8(name: str) -> bool:
     """Whether a name read from a folder is UTF-8, as all files that Millrace writes are."""
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return name.encode(errors="ignore").decode() == name
 
 
 def _titles(name: str) -> tuple[str, str, str, str]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import partitions
+from millrace.common.workflow.partitions import Assignment, Placement
 from millrace.speech.corpus.country import Country, Recording
 from millrace.speech.names import safe_name
 
@@ -16,21 +16,14 @@ SPLITS = ("train", "validation", "test")
 _OPENING = ("train", "test", "validation")
 
 
-def assign(
-    new: Sequence[tuple[str, float]],
-    hours: Mapping[str, float],
-    counts: Mapping[str, int],
-    fractions: Mapping[str, float],
-) -> dict[str, str]:
+def assign(new: Sequence[tuple], hours: Mapping, counts: Mapping, fractions: Mapping) -> dict[str, str]:
     """Assign new recordings to splits so that the hours of all come close to `fractions`.
 
     `new` are (id, hours); `hours` and `counts` are what each split has already; `fractions` sum to 1. From
-    three recordings on every split with a fraction above 0 has at least one. The result is a pure function of
-    its input.
+    three recordings on every split with a fraction above 0 has one. A pure function of its input.
 
-    Long recordings are placed first, each where the sum over splits of (hours - target)^2 / target grows
-    least (Pearson's chi-square: relative errors of small splits weigh more), so that the short ones even out
-    the rest.
+    Long recordings come first, each where the sum over splits of (hours - target)^2 / target grows least
+    (Pearson's chi-square: relative errors of small splits weigh more); the short ones even out the rest.
     """
     wanted = {split: fractions.get(split, 0.0) for split in SPLITS if fractions.get(split, 0.0) > 0}
     sums = {split: float(hours.get(split, 0.0)) for split in wanted}
@@ -63,12 +56,9 @@ def assign(
 _LABELS = ("country", "video_id", "split", "subset_id")
 
 
-def load(path: str | os.PathLike, partition_hours: float) -> partitions.Assignment:
-    """The assignment file, or an empty table if there is none.
-
-    Raises MillraceError if it is damaged, or was edited to a split or subset that does not exist.
-    """
-    assignment = partitions.Assignment(path, partition_hours, _LABELS)
+def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
+    """The assignment file, or an empty table. MillraceError if it is damaged, or edited into nonsense."""
+    assignment = Assignment(path, partition_hours, _LABELS)
     for placement in assignment.placements.values():
         split, subset = placement.labels["split"], placement.labels["subset_id"]
         known = subset is None if split != "train" else type(subset) is int and subset >= 0
@@ -83,7 +73,7 @@ def load(path: str | os.PathLike, partition_hours: float) -> partitions.Assignme
     return assignment
 
 
-def limit(country: Country, assignment: partitions.Assignment, max_recordings: int | None) -> None:
+def limit(country: Country, assignment: Assignment, max_recordings: int | None) -> None:
     """Keep the first `max_recordings` recordings of a country (None or 0: all); list the files of the others.
 
     Those placed earlier come first, in the order of the assignment file, then new ones by name: a larger
@@ -94,19 +84,12 @@ def limit(country: Country, assignment: partitions.Assignment, max_recordings: i
     for recording in recordings[max_recordings or len(recordings) :]:
         del country.recordings[recording.video_id]
         detail = f"{recording.video_id} is left out: speech.max_recordings is {max_recordings}"
-        reason = "over_max_recordings"
-        country.rejected += [
-            {"file": os.path.basename(transcript["path"]), "reason": reason, "detail": detail}
-            for transcript in recording.transcripts
-        ]
+        reject = {"reason": "over_max_recordings", "detail": detail}
+        files = [os.path.basename(transcript["path"]) for transcript in recording.transcripts]
+        country.rejected += [{"file": file, **reject} for file in files]
 
 
-def place_new(
-    country: Country,
-    assignment: partitions.Assignment,
-    fractions: Mapping[str, float],
-    train_subset_hours: float,
-) -> None:
+def place_new(country: Country, assignment: Assignment, fractions: Mapping, subset_hours: float) -> None:
     """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and partitions."""
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
     splits = _splits_of(new, country.name, assignment, fractions)
@@ -119,7 +102,7 @@ def place_new(
         group = f"{safe_name(country.name)}-{split}"
         if split == "train":
             subset = max(subsets, default=1)
-            if subsets.get(subset) and subsets[subset] + recording.hours > train_subset_hours:
+            if subsets.get(subset) and subsets[subset] + recording.hours > subset_hours:
                 subset += 1
             subsets[subset] += recording.hours
             group += f"-{subset}"
@@ -129,17 +112,12 @@ def place_new(
         assignment.place(name, group, recording.hours, labels)
 
 
-def _splits_of(
-    new: Mapping[str, Recording],
-    country: str,
-    assignment: partitions.Assignment,
-    fractions: Mapping[str, float],
-) -> dict[str, str]:
+def _splits_of(new: Mapping, country: str, assignment: Assignment, fractions: Mapping) -> dict[str, str]:
     """The split of each new recording of a country: that of the same audio if it is known, else by hours."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     # A recording that was placed under another name keeps its split: training may have seen it.
-    earlier: dict[str | None, partitions.Placement] = {}
+    earlier: dict[str | None, Placement] = {}
     for placement in assignment.placements.values():
         earlier.setdefault(placement.labels.get("content"), placement)
         if placement.labels["country"] == country:

@@ -7,13 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from millrace.common import jsonl
-from millrace.common.workflow import partitions
+from millrace.common.workflow.partitions import Assignment, DigestCache, Placement, Stat
 from millrace.speech.corpus.country import Country, Recording
 
 
-def find(
-    countries: Sequence[Country], assignment: partitions.Assignment, digests: partitions.DigestCache
-) -> None:
+def find(countries: Sequence[Country], assignment: Assignment, digests: DigestCache) -> None:
     """Mark recordings whose audio is the same file under another name, in whichever country (`twin_of`).
 
     The one assigned first is the original; later ones, and all new ones, are its twins. `digests` caches the
@@ -33,7 +31,7 @@ def find(
         first: dict[str, Recording] = {}
         for recording, audio in same:
             try:
-                digest = digests.get(partitions.Stat.of(audio["path"]), jsonl.head_tail_digest)
+                digest = digests.get(Stat.of(audio["path"]), jsonl.head_tail_digest)
             except OSError:
                 continue
             original = first.setdefault(digest, recording)
@@ -41,21 +39,17 @@ def find(
                 recording.twin_of = original.twin_of or original.name
 
 
-def note_contents(
-    countries: Sequence[Country], assignment: partitions.Assignment, digests: partitions.DigestCache
-) -> None:
+def note_contents(countries: Sequence[Country], assignment: Assignment, digests: DigestCache) -> None:
     """Digest the audio of new recordings: once in the life of each, a few blocks of its file."""
     for recording in (recording for country in countries for recording in country.recordings.values()):
         audio = next((audio for audio in recording.audio_files() if audio["size"]), None)
         if audio and assignment.get(recording.name) is None:
             with contextlib.suppress(OSError):
-                digest = digests.get(partitions.Stat.of(audio["path"]), jsonl.head_tail_digest)
+                digest = digests.get(Stat.of(audio["path"]), jsonl.head_tail_digest)
                 recording.content = f"{audio['size']}-{digest}"
 
 
-def other_split(
-    recording: Recording, placement: partitions.Placement, assignment: partitions.Assignment
-) -> str | None:
+def other_split(recording: Recording, placement: Placement, assignment: Assignment) -> str | None:
     """The split of the identical recording if it is another one: then the later of the two is not used."""
     twin = assignment.get(recording.twin_of) if recording.twin_of else None
     return twin.labels["split"] if twin and twin.labels["split"] != placement.labels["split"] else None

@@ -33,14 +33,8 @@ class Balance:
 
     def as_dict(self, country: dict) -> dict:
         """JSON-ready: the country's ledger file."""
-        return {
-            "country": country["country"],
-            "language": country["language"],
-            "recordings": country["recordings"],
-            "notes": country["notes"],
-            "segments": self.segments.as_dict(),
-            "files": self.files.as_dict(),
-        }
+        facts = {name: country[name] for name in ("country", "language", "recordings", "notes")}
+        return {**facts, "segments": self.segments.as_dict(), "files": self.files.as_dict()}
 
 
 def balance(country: dict, parts: Sequence[PartitionFiles], segments_in_shards: int) -> Balance:

@@ -16,6 +16,7 @@ from millrace.common.ledger import Ledger
 from millrace.speech.columns import INDEX_SCHEMA, SCHEMA
 from millrace.speech.corpus.splits import SPLITS
 
+# The columns of the three CSVs.
 MANIFEST_COLUMNS = tuple(SCHEMA.names)
 SPLITS_COLUMNS = ("source_audio_path", "video_id", "duration_hours", "size_mb", "split", "subset_id")
 REJECT_COLUMNS = ("country", "video_id", "transcript_id", "file", "segment", "reason", "detail")
@@ -25,9 +26,7 @@ _WHOLE = ("original_transcript_start_idx", "original_transcript_end_idx", "subse
 class PartitionFiles:
     """The files of one partition under the manifest and the shards folder."""
 
-    def __init__(
-        self, partition: str, manifest_dir: str | os.PathLike, shards_dir: str | os.PathLike = ""
-    ) -> None:
+    def __init__(self, partition: str, manifest_dir: str, shards_dir: str = "") -> None:
         part, shards = (Path(folder) / "partitions" / partition for folder in (manifest_dir, shards_dir))
         self.manifest, self.recordings = part / "manifest.parquet", part / "recordings.json"
         self.rejects, self.ledger = part / "rejects.jsonl", part / "ledger.json"
@@ -68,26 +67,8 @@ class PartitionFiles:
             yield row | statuses[row["key"]]
 
 
-def write_manifest_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> int:
-    """Write manifest rows as CSV (read it with keep_default_na=False); return how many."""
-    return _write_csv(path, MANIFEST_COLUMNS, rows)
-
-
-def write_splits_csv(path: str | os.PathLike, recordings: Iterable[Mapping]) -> None:
-    """Write one row per source audio file with its split."""
-    _write_csv(
-        path,
-        SPLITS_COLUMNS,
-        sorted(recordings, key=lambda row: (row["video_id"], row["source_audio_path"])),
-    )
-
-
-def write_rejects_csv(path: str | os.PathLike, rows: Iterable[Mapping]) -> None:
-    """Write what was rejected, one row a segment or file."""
-    _write_csv(path, REJECT_COLUMNS, rows)
-
-
-def _write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:
+def write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:
+    """Write the `columns` of rows as CSV (read it with keep_default_na=False); return how many rows."""
     count = 0
     with atomic.replacing(path) as partial, open(partial, "w", newline="", encoding="utf-8") as handle:
         plain = csv.writer(handle, lineterminator="\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.common import jsonl
 from millrace.common.error_rates import error_rates
 from millrace.common.ledger import Ledger
 from millrace.speech.audio import cut as audio
@@ -20,10 +21,12 @@ from millrace.speech.manifest import segments
 class Manifest:
     """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, the ledger."""
 
+    partition: dict
+    limits: segments.Limits
     ledger: Ledger
     rows: list[dict] = field(default_factory=list)
     recordings: list[dict] = field(default_factory=list)
-    rejects: list[segments.Reject] = field(default_factory=list)
+    rejects: list[dict] = field(default_factory=list)
 
     def table(self) -> pa.Table:
         """The rows as an Arrow table."""
@@ -36,26 +39,25 @@ def generate(partition: dict, limits: segments.Limits) -> Manifest:
     Recordings stay in the partition's order (new ones come last, so that the shards of the old ones stay as
     they are), segments in order of time.
     """
-    result = Manifest(Ledger("speech_generate_manifest", partition["partition"]))
+    result = Manifest(partition, limits, Ledger("speech_generate_manifest", partition["partition"]))
     for recording in partition["recordings"]:
-        _add_recording(result, partition, recording, limits)
+        _add_recording(result, recording)
     result.ledger.rows_out = len(result.rows)
-    result.ledger.rejected.update(reject.reason for reject in result.rejects)
+    result.ledger.rejected.update(reject["reason"] for reject in result.rejects)
     result.ledger.check()
     return result
 
 
-def _add_recording(result: Manifest, partition: dict, recording: dict, limits: segments.Limits) -> None:
+def _add_recording(result: Manifest, recording: dict) -> None:
     rows: list[dict] = []
     sources = {t["audio"]["path"]: t["audio"] for t in recording["transcripts"] if t["audio"]}
     probes = {path: _probe(path) for path in sources}
     for transcript in recording["transcripts"]:
         seconds = probes[transcript["audio"]["path"]][0] if transcript["audio"] else None
-        rows += _transcript_rows(result, partition, recording, transcript, seconds, limits)
+        rows += _transcript_rows(result, recording, transcript, seconds)
     rows.sort(key=lambda row: (row["start_seconds"], row["end_seconds"], row["transcript_id"]))
     rows, duplicates = segments.resolve_duplicates(rows)
-    for row, reason, detail in duplicates:
-        result.rejects.append(segments.Reject(**row["_place"], reason=reason, detail=detail))
+    result.rejects += [row["_place"] | {"reason": why, "detail": detail} for row, why, detail in duplicates]
     for row in rows:
         del row["_place"]
     result.rows += rows
@@ -68,13 +70,12 @@ def _add_recording(result: Manifest, partition: dict, recording: dict, limits: s
                 "video_id": recording["video_id"],
                 "duration_hours": None if seconds is None else seconds / 3600,
                 "size_mb": source["size"] / 1e6 if source else None,
-                "split": partition["split"],
-                "subset_id": partition["subset_id"],
+                **{name: result.partition[name] for name in ("split", "subset_id")},
                 "warnings": list(warnings),
             }
         )
-    if len(recording["transcripts"]) > 1:
-        result.ledger.warnings["second_transcript"] += len(recording["transcripts"]) - 1
+    if (further := len(recording["transcripts"]) - 1) > 0:
+        result.ledger.warnings["second_transcript"] += further
 
 
 def _probe(path: str) -> tuple[float | None, Sequence[str]]:
@@ -87,24 +88,16 @@ def _probe(path: str) -> tuple[float | None, Sequence[str]]:
 
 
 def _transcript_rows(
-    result: Manifest,
-    partition: dict,
-    recording: dict,
-    transcript: dict,
-    audio_seconds: float | None,
-    limits: segments.Limits,
+    result: Manifest, recording: dict, transcript: dict, audio_seconds: float | None
 ) -> list[dict]:
     """The rows of one transcript, with their `_place` for rejects; counts go to the ledger of `result`."""
-    ledger, source = result.ledger, transcript["audio"]
-    identity = {
-        "country": partition["country"],
-        "video_id": recording["video_id"],
-        "transcript_id": transcript["transcript_id"],
-    }
+    partition, ledger, source = result.partition, result.ledger, transcript["audio"]
+    country, video_id = partition["country"], recording["video_id"]
+    identity = {"country": country, "video_id": video_id, "transcript_id": transcript["transcript_id"]}
     place = {**identity, "file": Path(transcript["path"]).name}
     try:
         parsed = alignment.parse(Path(transcript["path"]).read_bytes())
-    except (OSError, alignment.BadAlignment) as error:
+    except (OSError, jsonl.BadJson) as error:
         # It could be read when the workflow was parsed: the next dry run will list it as rejected.
         ledger.warnings[getattr(error, "reason", "json_unreadable")] += 1
         return []
@@ -116,10 +109,10 @@ def _transcript_rows(
             if recording["twin_split"]:
                 detail = f"the same audio as {recording['twin_of']}, which is in {recording['twin_split']}"
                 raise segments.Unusable("same_audio_in_other_split", detail)
-            valid.append(segments.validate(raw, number, limits, audio_seconds))
+            valid.append(segments.validate(raw, number, result.limits, audio_seconds))
         except segments.Unusable as error:
-            reject = segments.Reject(**place, segment=number, reason=error.reason, detail=str(error))
-            result.rejects.append(reject)
+            reject = {"segment": number, "reason": error.reason, "detail": str(error)}
+            result.rejects.append(place | reject)
     ledger.repaired.update(name for segment in valid for name in segment.repairs)
     if missing := sum(segment.cer is None for segment in valid):
         ledger.repaired["cer_computed"] += missing
@@ -127,7 +120,7 @@ def _transcript_rows(
     return [
         {
             **identity,
-            "key": segments.key_of(partition["country"], recording["video_id"], segment),
+            "key": segments.key_of(country, video_id, segment),
             "language": partition["language"],
             "source_audio_path": source["path"] if source else transcript["audio_file"],
             "start_seconds": segment.start,
@@ -142,8 +135,7 @@ def _transcript_rows(
             "status": PENDING if source else MISSING_SOURCE,
             "error_message": "" if source else f"no audio file for {transcript['audio_file']}",
             "batch_id": partition["partition"],
-            "split": partition["split"],
-            "subset_id": partition["subset_id"],
+            **{name: partition[name] for name in ("split", "subset_id")},
             "_place": {**place, "segment": segment.number},
         }
         for segment, cer, wer in zip(valid, cers, wers, strict=True)

@@ -12,10 +12,8 @@ from millrace.speech.corpus import alignment
 # A segment may end this much after its audio (rounding in the aligner) and is then cut at the end; seconds.
 END_TOLERANCE = 0.05
 # Rejects by choice or by rule of the data set; all other reasons are errors in the sources.
-CHOICES = frozenset(
-    ["too_short", "too_long", "cer_over_limit"]
-    + ["duplicate_exact", "duplicate_key", "same_audio_in_other_split"]
-)
+CHOICES = {"too_short", "too_long", "cer_over_limit", "same_audio_in_other_split"}
+CHOICES |= {"duplicate_exact", "duplicate_key"}
 
 
 @dataclass(frozen=True)
@@ -24,19 +22,6 @@ class Limits:
 
     min_duration: float
     max_duration: float
-
-
-@dataclass
-class Reject:
-    """A segment that is not used: its place in the corpus, and why."""
-
-    country: str
-    video_id: str
-    transcript_id: str
-    file: str
-    segment: int
-    reason: str
-    detail: str
 
 
 @dataclass

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import ShardFile
 from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
-from millrace.speech.shards.plan import Plan, PlannedSegment, PlannedShard
+from millrace.speech.shards.plan import Plan, PlannedShard, ShardOptions
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter
 
@@ -56,16 +55,15 @@ class Built:
 def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False) -> Built:
     """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there then.
 
-    A shard whose sidecar has the plan's digest and whose tar has the size and SHA-256 written there stays
-    untouched; with `retry_errors` only if none of its segments is in error. Shards of this partition that the
-    plan does not have are removed. Raises MillraceError if the disk is, or would get, full; finished
-    shards stay.
+    A shard whose sidecar has the plan's digest and whose tar has the size and SHA-256 written there stays;
+    with `retry_errors` only if none of its segments is in error. Shards of this partition that the plan does
+    not have are removed. Raises MillraceError if the disk is, or would get, full; finished shards stay.
     """
     output_dir, options = Path(output_dir), plan.options
     check_format(options.sampling_rate, options.audio_format)
     sidecars: dict[str, Sidecar] = {}
     for shard in plan.shards:
-        tar = shard.tar(output_dir)
+        tar = output_dir / shard.shard
         sidecar = read_sidecar(tar)
         if sidecar is None or sidecar.digest != shard.digest or (retry_errors and sidecar.failed):
             continue
@@ -82,10 +80,9 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
         _disk_full_explained(output_dir),
     ):
         # One stream for all shards: a recording that goes on in the next shard is decoded once.
-        results = _counted(zip(segments, stream, strict=False), progress)
         for shard in to_build:
-            of_shard = itertools.islice(results, len(shard.segments))
-            sidecars[shard.shard] = _build_shard(shard, output_dir, of_shard, plan)
+            tar = output_dir / shard.shard
+            sidecars[shard.shard] = _build_shard(shard, tar, stream, options, progress)
     tables = [sidecars[shard.shard].table for shard in plan.shards]
     built.index = index_of(tables)
     built.statuses = _statuses(plan, tables)
@@ -95,27 +92,19 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
     return built
 
 
-def _counted(
-    results: Iterator[tuple[PlannedSegment, Encoded]], progress: cli.Progress
-) -> Generator[tuple[PlannedSegment, Encoded]]:
-    for segment, result in results:
-        progress.advance(segment.hours, errors=int(result.body is None))
-        yield segment, result
-
-
 def _build_shard(
-    shard: PlannedShard, output_dir: Path, results: Iterator[tuple[PlannedSegment, Encoded]], plan: Plan
+    shard: PlannedShard, tar: Path, stream: Iterator[Encoded], options: ShardOptions, progress: cli.Progress
 ) -> Sidecar:
     """Write the tar, then its sidecar. Members go straight to the file: no shard is held in memory."""
-    tar = shard.tar(output_dir)
     tar.parent.mkdir(parents=True, exist_ok=True)
-    extension, rate = audio.AUDIO_FORMATS[plan.options.audio_format], plan.options.sampling_rate
+    extension, rate = audio.AUDIO_FORMATS[options.audio_format], options.sampling_rate
     rows: list[dict] = []
     # From here on the old tar, if any, is not known to be good: no index may speak of it.
     sidecar_path(tar).unlink(missing_ok=True)
     writer = None
     with contextlib.ExitStack() as stack:
-        for segment, result in results:
+        for segment, result in zip(shard.segments, stream, strict=False):
+            progress.advance(segment.hours, errors=int(result.body is None))
             row = {"key": segment.row["key"], "status": result.status, "error_message": result.message}
             rows.append(row)
             if result.body is None:
@@ -175,7 +164,7 @@ def _check_disk(plan: Plan, shards: list[PlannedShard], output_dir: Path) -> Non
         used += 1.05 * shard.bytes_at_most
         needed = max(needed, used)
         with contextlib.suppress(OSError):
-            used -= shard.tar(output_dir).stat().st_size
+            used -= (output_dir / shard.shard).stat().st_size
     output_dir.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(output_dir).free
     if needed > free:

@@ -7,7 +7,6 @@ plan's digest and the tar's size and SHA-256. It is written after the tar: a tar
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -44,7 +43,10 @@ class Sidecar:
             size = os.path.getsize(tar)
         except OSError:
             return self.tar_sha256 is None
-        return self.tar_sha256 is not None and size == self.tar_size and file_sha256(tar) == self.tar_sha256
+        if self.tar_sha256 is None or size != self.tar_size:
+            return False
+        with open(tar, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest() == self.tar_sha256
 
 
 def sidecar_path(tar: Path) -> Path:
@@ -78,20 +80,11 @@ def index_of(tables: Iterable[pa.Table]) -> pa.Table:
 
 def write_statuses(path: str | os.PathLike, rows: Sequence[tuple[str, str, str]]) -> None:
     """Write (key, status, message) of all rows of a manifest part."""
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    arrays = [pa.array(column, pa.string()) for column in columns]
-    write_table(path, pa.Table.from_arrays(arrays, schema=STATUS_SCHEMA))
+    entries = [dict(zip(STATUS_SCHEMA.names, row, strict=True)) for row in rows]
+    write_table(path, pa.Table.from_pylist(entries, schema=STATUS_SCHEMA))
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:
     """Write a parquet file atomically, with fixed options: the same table gives the same bytes."""
     with atomic.replacing(path) as partial:
         pq.write_table(table, partial, compression="zstd", row_group_size=1 << 17, version="2.6")
-
-
-def file_sha256(path: str | os.PathLike) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    with open(path, "rb") as handle:
-        with contextlib.suppress(AttributeError, OSError):
-            os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import quote
 
 import orjson
@@ -21,12 +20,12 @@ from millrace.speech.columns import MISSING_SOURCE, OVER_CER, PENDING, PROCESSIN
 from millrace.speech.names import SHARD_NUMBERS, Partition
 from millrace.speech.shards.tar_writer import RECORD, member_bytes
 
-# Part of every digest: raise it when the same input is to give other bytes. Versions of encoders are no part
-# of it, so that an updated library does not rebuild a corpus.
+# Part of every digest: raise it when the same input is to give other bytes.
+# Versions of encoders are no part of it, so that an updated library does not rebuild a corpus.
 FORMAT = "millrace-speech-shard-1"
 
-# Longer than this is a mistyped time, not a segment; it would only make the estimates absurd.
-_LONGEST_SECONDS = 86_400.0
+# A longer segment is a mistyped time, which would make the estimates absurd; seconds.
+_LONGEST = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,6 @@ class PlannedShard:
     bytes_at_most: int
     digest: str
 
-    def tar(self, output_dir: Path) -> Path:
-        """Where it is written."""
-        return output_dir / self.shard
-
 
 @dataclass
 class Plan:
@@ -90,24 +85,27 @@ class Plan:
 
 
 def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOptions) -> Plan:
-    """Plan the shards of the manifest rows of one partition.
+    """Plan the shards of a partition's manifest rows; rows that are not pending keep their status.
 
-    Rows that are not pending keep their status. Raises MillraceError if the partition would need more shards
-    than it has numbers.
+    Raises MillraceError if the partition would need more shards than it has numbers.
     """
     plan = Plan(partition, options, rows)
-    groups: list[list[PlannedSegment]] = []
-    sizes: list[int] = []  # upper bounds, bytes
-    # Room is left for the end of the tar: two blocks and the padding of the last record.
-    room = int(options.max_shard_size_gb * 1e9) - 2 * RECORD
     segments = _segments(plan)
+
     # Recordings in the manifest's order, segments in order of time: generate_manifest writes them so already.
     first: dict[str, int] = {}
     for segment in segments:
         first.setdefault(segment.row["video_id"], segment.position)
     segments.sort(key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position))
+
+    # Fill shards by upper bounds; room is left for the tar's end: two blocks and the last record's padding.
+    room = int(options.max_shard_size_gb * 1e9) - 2 * RECORD
+    groups: list[list[PlannedSegment]] = []
+    sizes: list[int] = []
     for segment in segments:
-        size = segment_bytes(segment, options)
+        name, (start, end) = len(segment.stem) + len(".flac"), segment.span
+        audio = audio_bytes(end - start, options.sampling_rate, options.audio_format)
+        size = member_bytes(name, audio) + member_bytes(name, len(segment.text))
         if not groups or sizes[-1] + size > room:
             groups.append([])
             sizes.append(0)
@@ -119,6 +117,7 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
             where=f"partition {partition}",
             remedy="Raise max_shard_size_gb, or lower speech.partition_hours",
         )
+
     stats = {path: _stat(path) for path in {segment.source for segment in segments}}
     for number, (group, size) in enumerate(zip(groups, sizes, strict=True), partition.first):
         digest = _digest(group, options, stats)
@@ -126,25 +125,15 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
     return plan
 
 
-def segment_bytes(segment: PlannedSegment, options: ShardOptions) -> int:
-    """An upper bound of what the two members of a segment take in a tar."""
-    start, end = segment.span
-    audio = audio_bytes(end - start, options.sampling_rate, options.audio_format)
-    name = len(segment.stem) + 5
-    return member_bytes(name, audio) + member_bytes(name, len(segment.text))
-
-
 def audio_bytes(seconds: float, sampling_rate: int, audio_format: str) -> int:
-    """An upper bound of what millrace.speech.audio.encode makes of `seconds` of audio.
-
-    Opus has a variable rate: up to 1.7 times the nominal one on clicks, so twice is taken; mp3 has a constant
-    one. FLAC stores noise as it is, with some bytes a frame. Every file has a head.
-    """
+    """An upper bound of what millrace.speech.audio.encode makes of `seconds` of audio, head included."""
     if audio_format == "opus":
+        # A variable rate: up to 1.7 times the nominal one on clicks, so twice is taken.
         rate = 8_000 if sampling_rate <= 16_000 else 16_000
     elif audio_format == "mp3":
         rate = 8_800 if sampling_rate <= 24_000 else 13_200
     else:
+        # FLAC stores noise as it is, with some bytes a frame.
         rate = 2 * sampling_rate * 65 / 64
     return math.ceil(seconds * rate) + 4096
 
@@ -177,7 +166,7 @@ def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str
         return MISSING_SOURCE, f"no source_audio_path for {row['key']}"
     start, end = row["start_seconds"], row["end_seconds"]
     # Comparisons with NaN are false.
-    if start is None or end is None or not 0 <= start < end <= start + _LONGEST_SECONDS < math.inf:
+    if start is None or end is None or not 0 <= start < end <= start + _LONGEST < math.inf:
         return PROCESSING, f"{source}: {start} to {end} s is not the span of a segment"
     if not row["key"]:
         return PROCESSING, f"{source}: the segment at {start:g} s has no key"
@@ -186,9 +175,7 @@ def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str
     return None
 
 
-def _digest(
-    segments: list[PlannedSegment], options: ShardOptions, stats: Mapping[str, tuple[int, int] | None]
-) -> str:
+def _digest(segments: list[PlannedSegment], options: ShardOptions, stats: Mapping) -> str:
     digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
     for segment in segments:
         # The JSON writes NaN, infinity and None all as -1.0; the index keeps them apart.
@@ -207,18 +194,15 @@ def _stat(path: str) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-# Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample has every
-# one, and numbers are always floats: readers infer types from the first samples, and an int or a null there
-# spoils the rest.
+# Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample has all, and
+# numbers are always floats: readers infer types from the first samples; an int or a null spoils the rest.
 FIELD_TYPES: dict[str, str] = {
     **dict.fromkeys(("key", "country", "language", "video_id", "transcript_id"), "string"),
     **dict.fromkeys(("start_seconds", "end_seconds", "duration_seconds"), "float64"),
     **dict.fromkeys(("asr_transcript", "human_transcript"), "string"),
     **dict.fromkeys(("cer", "wer"), "float64"),
     **dict.fromkeys(("original_transcript_start_idx", "original_transcript_end_idx"), "float64"),
-    "sampling_rate": "float64",
-    "split": "string",
-    "subset_id": "float64",
+    **{"sampling_rate": "float64", "split": "string", "subset_id": "float64"},
 }
 # What stands for a number that is not known.
 UNKNOWN = -1.0
@@ -227,18 +211,15 @@ UNKNOWN = -1.0
 def safe_key(key: str) -> str:
     """`key` for a member's name before the dot: letters, digits, `_`, `-`, the rest as %XX of UTF-8.
 
-    `urllib.parse.unquote` gives the key back. A dot would merge samples; two leading underscores hide a
-    member from `datasets`, so the first of them is quoted too.
+    `urllib.parse.unquote` gives the key back. A dot would merge samples.
     """
     safe = quote(key, safe="").replace(".", "%2E").replace("~", "%7E")
+    # Two leading underscores hide a member from `datasets`.
     return "%5F" + safe[1:] if safe.startswith("__") else safe
 
 
 def sample_json(row: Mapping, sampling_rate: int) -> bytes:
-    """The JSON member of a manifest row: compact, UTF-8, no local paths.
-
-    Unknown numbers are -1.0, unknown texts "".
-    """
+    """The JSON member of a manifest row: compact UTF-8 without local paths; -1.0 and "" if unknown."""
     content: dict[str, str | float] = {}
     for name, kind in FIELD_TYPES.items():
         value = sampling_rate if name == "sampling_rate" else row.get(name)

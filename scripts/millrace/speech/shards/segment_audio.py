@@ -34,14 +34,6 @@ def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) ->
 
     Errors of one segment or recording are in its `Encoded`; a full disk or exhausted memory is raised.
     """
-    with contextlib.closing(_cut(segments, rate)) as cuts:
-        for segment, samples in cuts:
-            yield _encode(segment, samples, rate, audio_format)
-
-
-def _cut(
-    segments: Iterable[PlannedSegment], rate: int
-) -> Generator[tuple[PlannedSegment, np.ndarray | Exception]]:
     for _, group in itertools.groupby(segments, key=lambda segment: segment.row["video_id"]):
         of_recording = list(group)
         spans: dict[str, list[tuple[float, float]]] = {}
@@ -53,7 +45,7 @@ def _cut(
             for reader in readers.values():
                 stack.enter_context(contextlib.closing(reader))
             for segment in of_recording:
-                yield segment, next(readers[segment.source])
+                yield _encode(segment, next(readers[segment.source]), rate, audio_format)
 
 
 def _read(path: str, spans: list[tuple[float, float]], rate: int) -> Generator[np.ndarray | Exception]:
@@ -73,26 +65,21 @@ def _read(path: str, spans: list[tuple[float, float]], rate: int) -> Generator[n
     yield from itertools.repeat(broken, len(spans) - answered)
 
 
-def _encode(
-    segment: PlannedSegment, samples: np.ndarray | Exception, rate: int, audio_format: str
-) -> Encoded:
-    if isinstance(samples, audio.AudioError):
-        return Encoded(None, 0, _STATUS.get(samples.reason, PROCESSING), str(samples))
-    if isinstance(samples, Exception):
-        return Encoded(None, 0, AUDIO_LOAD, f"{segment.source}: {type(samples).__name__}: {samples}")
-    if not len(samples):
-        return Encoded(None, 0, PROCESSING, f"{segment.source}: no sound {_span(segment)}")
+def _encode(segment: PlannedSegment, cut: np.ndarray | Exception, rate: int, audio_format: str) -> Encoded:
+    if isinstance(cut, audio.AudioError):
+        return Encoded(None, 0, _STATUS.get(cut.reason, PROCESSING), str(cut))
+    if isinstance(cut, Exception):
+        return Encoded(None, 0, AUDIO_LOAD, f"{segment.source}: {type(cut).__name__}: {cut}")
+    span = f"from {segment.span[0]:g} to {segment.span[1]:g} s"
+    if not len(cut):
+        return Encoded(None, 0, PROCESSING, f"{segment.source}: no sound {span}")
     try:
-        return Encoded(audio.encode(samples, rate, audio_format), len(samples), "", "")
+        return Encoded(audio.encode(cut, rate, audio_format), len(cut), "", "")
     except Exception as error:
         if _is_fatal(error):
             raise
-        problem = f"cannot be encoded as {audio_format} {_span(segment)} ({error})"
+        problem = f"cannot be encoded as {audio_format} {span} ({error})"
         return Encoded(None, 0, PROCESSING, f"{segment.source}: {problem}")
-
-
-def _span(segment: PlannedSegment) -> str:
-    return f"from {segment.span[0]:g} to {segment.span[1]:g} s"
 
 
 def _is_fatal(error: Exception) -> bool:

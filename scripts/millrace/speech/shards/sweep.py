@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 from millrace.speech.names import Partition, ShardFile
 
 
-def sweep_country(
-    shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection[str]
-) -> list[Path]:
-    """Delete the shards, sidecars and tables of this country's partitions that are not in `partitions`.
+def sweep_country(shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection) -> list[Path]:
+    """Delete the shards, sidecars and tables of this country's partitions that are not in `partitions` (ids).
 
     `country` is the name as it stands in paths. Only files named as Millrace names them are deleted.
     """
@@ -33,9 +30,9 @@ def sweep_country(
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     for root in (shards_dir / "partitions", manifest_dir / "partitions"):
-        for entry in sorted(os.scandir(root), key=lambda entry: entry.name) if root.is_dir() else ():
-            partition = Partition.parse(entry.name)
+        for path in sorted(root.iterdir()) if root.is_dir() else ():
+            partition = Partition.parse(path.name)
             if partition and is_gone(partition):
-                shutil.rmtree(entry.path)
-                deleted.append(Path(entry.path))
+                shutil.rmtree(path)
+                deleted.append(path)
     return deleted

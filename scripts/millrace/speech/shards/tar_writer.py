@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import queue
-import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 
 BLOCK = 512
 RECORD = 20 * BLOCK
@@ -21,6 +19,8 @@ MAX_USTAR_SIZE = 0o77777777777
 # Parts are handed to the kernel together: one call per some samples, and no copy is made to join them.
 _FLUSH_BYTES = 1 << 20
 _FLUSH_PARTS = 512
+# Batches of parts and of members that may wait for their digests.
+_MAX_PENDING = 8
 
 _MODE_IDS = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"00000000000\0"
@@ -79,22 +79,23 @@ class TarWriter:
 
     Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file; None unless
     `hashed`) and `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True).
-    Digests are worked out by threads beside the writing. Leaving the context by an exception closes the file
-    without an end mark: such a file is incomplete, and the caller removes it (see `millrace.common.atomic`).
+    Leaving the context by an exception closes the file without an end mark: such a file is incomplete, and
+    the caller removes it (see `millrace.common.atomic`).
     """
 
     def __init__(self, path: str | os.PathLike, hashed: bool = True) -> None:
-        self.path = Path(path)
         self.size = 0
         self.sha256: str | None = None
         self.member_sha256: dict[int, str] = {}
         self._parts: list[bytes] = []
         self._to_hash: list[tuple[int, bytes]] = []
         self._waiting = 0
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        self._digest = hashlib.sha256()
-        self._file_hasher = _Consumer(self._hash_file) if hashed else None
-        self._member_hasher = _Consumer(self._hash_members)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._digest = hashlib.sha256() if hashed else None
+        # Digests are worked out beside the writing: hashlib releases the GIL. One thread for the file, whose
+        # parts must stay in order, and one for members.
+        self._hashers = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._pending: deque[Future] = deque()
 
     def add(self, name: str, body: bytes, hashed: bool = False) -> int:
         """Append a regular file; return the offset of its first body byte in the tar."""
@@ -109,30 +110,19 @@ class TarWriter:
         self.size += added
         self._waiting += added
         if self._waiting >= _FLUSH_BYTES or len(self._parts) >= _FLUSH_PARTS:
-            self._flush()
+            self._flush(_MAX_PENDING)
         return offset
 
-    def close(self) -> None:
-        """Write the end mark and close; a second call does nothing."""
-        if self._fd < 0:
-            return
-        end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
-        self._parts.append(end)
-        self.size += len(end)
-        try:
-            self._flush()
-        finally:
-            self._release()
-        if self._file_hasher is not None:
-            self.sha256 = self._digest.hexdigest()
-
-    def _flush(self) -> None:
+    def _flush(self, max_pending: int) -> None:
+        """Write all parts, and wait until at most `max_pending` batches are still to be hashed."""
         parts, self._parts, self._waiting = self._parts, [], 0
         to_hash, self._to_hash = self._to_hash, []
-        if to_hash:
-            self._member_hasher.feed(to_hash)
-        if self._file_hasher is not None:
-            self._file_hasher.feed(parts)
+        of_file, of_members = self._hashers
+        self._pending.append(of_members.submit(self._hash_members, to_hash))
+        if self._digest is not None:
+            self._pending.append(of_file.submit(self._hash_file, parts))
+        while len(self._pending) > max_pending:
+            self._pending.popleft().result()
         written = os.writev(self._fd, parts)
         if written < sum(map(len, parts)):
             # A short write is what a disk about to be full, or a signal, gives; the next call tells which.
@@ -148,42 +138,18 @@ class TarWriter:
         for offset, body in members:
             self.member_sha256[offset] = hashlib.sha256(body).hexdigest()
 
-    def _release(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-        for hasher in (self._file_hasher, self._member_hasher):
-            if hasher is not None:
-                hasher.finish()
-
     def __enter__(self) -> TarWriter:
         return self
 
     def __exit__(self, exc_type: type | None, *exc: object) -> None:
-        if exc_type is None:
-            self.close()
-        else:
-            self._release()
-
-
-class _Consumer:
-    """A thread that takes batches in order, a few behind at most; hashlib releases the GIL meanwhile."""
-
-    def __init__(self, consume: Callable[[list], None]) -> None:
-        self._consume = consume
-        self._queue: queue.Queue[list | None] = queue.Queue(maxsize=4)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def feed(self, batch: list) -> None:
-        self._queue.put(batch)
-
-    def finish(self) -> None:
-        """Wait until all that was fed is consumed; a second call does nothing."""
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
-
-    def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            self._consume(batch)
+        try:
+            if exc_type is None:
+                end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
+                self._parts.append(end)
+                self.size += len(end)
+                self._flush(0)
+                self.sha256 = self._digest.hexdigest() if self._digest else None
+        finally:
+            os.close(self._fd)
+            for hasher in self._hashers:
+                hasher.shutdown()
