@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.asr.throughput.run import PHASES, Facts, StepLine
+from millrace.asr.throughput.run import PHASES, StepLine
 from millrace.common import atomic, jsonl
 
 BUCKETS = {
@@ -64,10 +64,9 @@ class MadeUp:
             jsonl.write_lines(run / "steps.jsonl", rows)
             use = {"cpu": 0.83, "trainer_cpu": 0.6, "workers_cpu": 0.23, "gpu": self.gpu, "cores": 16.0}
             memory = "allocated on the GPU" if self.gpu else "resident set of the trainer"
-            facts = Facts(machine=self.machine, use=use, memory_is=memory)
-            facts |= {"failed": self.failed, "completed": self.failed is None}
-            settings = {"model": "ctc", "precision": "32-true"}
-            atomic.write_json(run / "throughput.json", {**facts, **settings, **self.facts})
+            facts = {"machine": self.machine, "use": use, "memory_is": memory, "failed": self.failed}
+            facts |= {"completed": self.failed is None, "model": "ctc", "precision": "32-true"}
+            atomic.write_json(run / "throughput.json", {**facts, **self.facts})
         return run
 
     def _step(self, step: int, rng: np.random.Generator) -> StepLine:

@@ -88,7 +88,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
 
 def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
     tars = {number: table.rows([number])[0].tar for number in range(24)}
-    order = BaselinePlan.of(table, 4, 5, 0, shuffle_rows=8).order
+    order = BaselinePlan.of(table, 4, 5, 0, window=8).order
     groups = [{tars[row] for row in order[start : start + 8]} for start in (0, 8, 16)]
     assert sorted(len(group) for group in groups) == [1, 1, 1] and len(set.union(*groups)) == 3
     assert list(order) != sorted(order, key=lambda row: (tars[row], row))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from millrace.asr.loading.batch_loader import BatchLoader
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.ideal import IdealLoader
-from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import ListedPlan, corpus
 
 STEPS = [[list(range(start, start + 3))] for start in range(0, 24, 3)]
@@ -67,32 +64,3 @@ def test_cached_batches_take_no_slot_of_a_worker(table: RowTable) -> None:
     batches = list(IdealLoader(_loader(table, workers=1), cache_batches=8))
     assert [batch.rows.tolist() for batch in batches] == [step[0] for step in STEPS]
     assert not any(batch.audio.is_shared() for batch in batches)
-
-
-def test_prepared_batches_are_cached_too() -> None:
-    class Prepared:
-        def __init__(self) -> None:
-            self.step, self.tensors = 0, {"audio": torch.ones(2, 3)}
-
-        def to(self, device: str) -> Prepared:
-            self.tensors = {name: value.to(device) for name, value in self.tensors.items()}
-            return self
-
-    source = [Prepared() for _ in range(2)]
-    before = copy.deepcopy(source)
-    loader = IdealLoader(source, cache_batches=1)
-    for batch in loader:
-        batch.to("meta")
-        source[0].tensors["audio"].zero_()
-    last = [*loader][-1]
-    assert last.step == 1 and torch.equal(last.tensors["audio"], before[0].tensors["audio"])
-
-
-def test_nothing_to_keep_is_an_error(table: RowTable) -> None:
-    class Empty(list):
-        def __len__(self) -> int:
-            return 3
-
-    with pytest.raises(MillraceError, match="no batch"):
-        list(IdealLoader(Empty()))
-    assert list(IdealLoader([])) == []

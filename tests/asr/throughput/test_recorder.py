@@ -20,7 +20,7 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.machine.use import Reading, Sampler, cores
 from millrace.common.training import loop
-from millrace.common.training.ranks import Requeue
+from millrace.common.training.ranks import Ranks, Requeue
 from millrace.common.training.settings import LoopSettings
 from tests.asr.audio_tars import ListedPlan, corpus
 from tests.asr.small_task import SmallTask
@@ -41,7 +41,7 @@ def _dataset(buckets: Path) -> BucketedDataset:
 def _run(folder: Path, buckets: Path, evaluate: Callable | None = None, **choices: int) -> StepRecorder:
     choices = {"max_steps": 6, "log_steps": 2, "tensorboard": 0, "save_steps": 0, "device": "cpu", **choices}
     dataset = _dataset(buckets)
-    recorder = StepRecorder(folder, buckets, "cpu", facts={"loader": "bucketed"})
+    recorder = StepRecorder(folder, buckets, "cpu", {"loader": "bucketed"}, Ranks())
     task = SmallTask(lambda _, start: recorder.watch(dataset[step] for step in range(start, 6)), 6)
     task.evaluate = evaluate or task.evaluate
     with recorder:
@@ -109,7 +109,7 @@ def test_evaluations_are_not_part_of_a_step(tmp_path: Path, buckets: Path) -> No
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path, buckets: Path) -> None:
-    with pytest.raises(MemoryError), StepRecorder(tmp_path, buckets, "cpu") as recorder:
+    with pytest.raises(MemoryError), StepRecorder(tmp_path, buckets, "cpu", {}, Ranks()) as recorder:
         for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
             recorder.on_step(step)
             if step == 2:
@@ -137,7 +137,8 @@ def _too_large() -> BaseException:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_reasons_for_a_failure(tmp_path: Path, buckets: Path, error: BaseException, reason: str) -> None:
-    with pytest.raises(type(error)), StepRecorder(tmp_path, buckets, "cpu", facts={"folder": tmp_path}):
+    recorder = StepRecorder(tmp_path, buckets, "cpu", {"folder": tmp_path}, Ranks())
+    with pytest.raises(type(error)), recorder:
         raise error
     facts = jsonl.read(tmp_path / "throughput.json")
     assert facts["folder"] == str(tmp_path) and facts["failed"] == reason
@@ -145,13 +146,14 @@ def test_reasons_for_a_failure(tmp_path: Path, buckets: Path, error: BaseExcepti
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_device_hides_no_error(tmp_path: Path, buckets: Path) -> None:
-    with pytest.raises(MillraceError, match="0 GPUs"), StepRecorder(tmp_path, buckets, "cuda"):
+    recorder = StepRecorder(tmp_path, buckets, "cuda", {}, Ranks())
+    with pytest.raises(MillraceError, match="0 GPUs"), recorder:
         loop.train(SmallTask(lambda *_: [], 1), LoopSettings(device="cuda"), tmp_path)
     assert "0 GPUs" in jsonl.read(tmp_path / "throughput.json")["failed"]
 
 
 def test_other_ranks_write_nothing(tmp_path: Path, buckets: Path) -> None:
-    with StepRecorder(tmp_path / "r1", buckets, "cpu", rank=1) as recorder:
+    with StepRecorder(tmp_path / "r1", buckets, "cpu", {}, Ranks(1, 2)) as recorder:
         assert list(recorder.watch([1, 2, 3])) == [1, 2, 3]
         recorder.on_step(1)
     assert not (tmp_path / "r1").exists()
@@ -159,7 +161,7 @@ def test_other_ranks_write_nothing(tmp_path: Path, buckets: Path) -> None:
 
 def test_the_baselines_loader_says_what_it_spends(tmp_path: Path, buckets: Path) -> None:
     table = RowTable.open(buckets)
-    recorder = StepRecorder(tmp_path, buckets, "cpu", facts={"loader": "baseline"})
+    recorder = StepRecorder(tmp_path, buckets, "cpu", {"loader": "baseline"}, Ranks())
     loader = BaselineLoader(table, BaselinePlan.of(table, 4, seed=1, epoch=0))
     task = SmallTask(lambda _, start: recorder.watch(loader), 6)
     settings = LoopSettings(max_steps=6, log_steps=2, tensorboard=0, save_steps=0, device="cpu")

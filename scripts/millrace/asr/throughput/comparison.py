@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,16 @@ from millrace.asr.throughput.run import PHASES, UNITS, Run
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 
-# Settings that runs must share to be compared.
-_SHARED = ("model", "model_options", "precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
+# What runs must share to be compared.
+_SHARED = ("device", "cpu", "cores", "model", "model_options", "precision", "gradient_checkpointing")
+_SHARED += ("max_steps", "grad_acc", "lr", "ranks")
+ROLES = ("baseline", "bench", "ideal", "check", "profile")
 UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A figure of one or several runs: `value` is the median of the runs, `low` to `high` their range.
-
-    With one run, the range (and `window_median`) is that of the lines of its log.
-    """
+    """The median of the runs, and their range; of one run, range and `window_median` of the log's lines."""
 
     value: float
     low: float
@@ -37,60 +36,55 @@ class Statistic:
         """From a figure per run, and those of the lines if there is one run; None if a run has none."""
         if not runs or None in runs:
             return None
-        by_line = len(runs) == 1 and bool(windows)
-        spread = windows if by_line else runs
-        middle = statistics.median(windows) if by_line else None
+        spread, middle = windows or runs, statistics.median(windows) if windows else None
         return cls(statistics.median(runs), min(spread), max(spread), tuple(runs), middle)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A line of the comparison. `kind` says how to show it: rate, share or bytes."""
+    """A line of the comparison. `kind` says how to show it: rate, share or bytes.
+
+    `of` is given a run, and a line of its log in `lines` ("steady" or "windows") for that line's figure.
+    """
 
     key: str
     name: str
     kind: str
-    of: Callable[[Run], float | None]
-    windows: Callable[[Run], list[float]] = lambda run: []
+    of: Callable[..., float | None]
+    lines: str = ""
     higher_is_better: bool = True
 
 
 def _rate(count: str, name: str) -> Measure:
-    return Measure(count, name, "rate", lambda run: run.rate(count), lambda run: run.window_rates(count))
+    return Measure(count, name, "rate", lambda run, *line: run.rate(count, *line), "steady")
 
 
 def _padding(unit: str) -> Measure:
     key, name = f"padding_{unit}", f"Padding in {UNIT_NAMES[unit]}"
-    of, windows = lambda run: run.padding(unit), lambda run: run.window_padding(unit)
-    return Measure(key, name, "share", of, windows, higher_is_better=False)
+    return Measure(key, name, "share", lambda run, *line: run.padding(unit, *line), "windows", False)
 
 
-def _waits(run: Run) -> list[float]:
-    return [line["time_share"].get("data_wait", 0.0) for line in run.steady]
+def _waiting(run: Run, *line: dict[str, Any]) -> float:
+    if line:
+        return line[0]["time_share"].get("data_wait", 0.0)
+    return run.shares["decode"] + run.shares["data_wait"]
 
 
-MEASURES = (
+_MEASURES = (
     _rate("samples", "Samples/s"),
     _rate("audio_seconds", "Audio-s/s"),
     Measure("gpu", "GPU use", "share", lambda run: run.use("gpu")),
     Measure("cpu", "CPU use", "share", lambda run: run.use("cpu")),
     *map(_padding, UNITS),
     Measure("peak_memory", "Peak memory", "bytes", lambda run: run.peak_memory, higher_is_better=False),
-    Measure(
-        *("waiting", "Waiting for data", "share"),
-        lambda run: run.shares["decode"] + run.shares["data_wait"],
-        _waits,
-        higher_is_better=False,
-    ),
+    Measure("waiting", "Waiting for data", "share", _waiting, "steady", higher_is_better=False),
 )
+MEASURES = {measure.key: measure for measure in _MEASURES}
 
 
 @dataclass
 class Bucket:
-    """A bucket as our runs met it. Steps are those in which the whole batch was of this bucket."""
+    """A bucket as our runs met it. `steps` are those in which the whole batch was of this bucket."""
 
     name: str
     hours: float
@@ -122,26 +116,23 @@ class Bucket:
 class Throughput:
     """All runs of a report, by role; `buckets` are those of bucket_config.json, in its order."""
 
-    baseline: list[Run] = field(default_factory=list)
-    bench: list[Run] = field(default_factory=list)
-    ideal: list[Run] = field(default_factory=list)
-    check: list[Run] = field(default_factory=list)
-    profile: list[Run] = field(default_factory=list)
-    buckets: list[Bucket] = field(default_factory=list)
+    baseline: list[Run]
+    bench: list[Run]
+    ideal: list[Run]
+    check: list[Run]
+    profile: list[Run]
+    buckets: list[Bucket]
 
     @classmethod
     def read(cls, folders: Mapping[str, Sequence[str]], bucket_config: str | Path | None) -> Throughput:
-        """Read the runs of every role, named by folder or metrics.json; `bench` must have one. Raises
-        MillraceError."""
-        runs = cls(**{role: [Run.read(_folder(name)) for name in names] for role, names in folders.items()})
-        if not runs.bench:
-            problem = "there is no run of our own pipeline to report"
-            raise MillraceError(problem, remedy="Name one with --bench")
-        if bucket_config:
-            runs.buckets = _buckets(bucket_config)
-            for bucket in runs.buckets:
-                bucket.measure(runs.bench)
-        return runs
+        """Read the runs of each role, named by folder or metrics.json; `bench` must have one."""
+        if not folders.get("bench"):
+            raise MillraceError("there is no run of our own pipeline to report", "", "Name one with --bench")
+        runs = {role: [_run(name) for name in folders.get(role, ())] for role in ROLES}
+        buckets = _buckets(bucket_config) if bucket_config else []
+        for bucket in buckets:
+            bucket.measure(runs["bench"])
+        return cls(**runs, buckets=buckets)
 
     @property
     def role_names(self) -> list[tuple[str, str]]:
@@ -157,15 +148,16 @@ class Throughput:
     def on_gpu(self) -> bool:
         return self.device not in ("cpu", "unknown device")
 
-    def figure(self, role: str, measure: Measure) -> Statistic | None:
-        runs: list[Run] = getattr(self, role)
-        windows = measure.windows(runs[0]) if len(runs) == 1 else []
+    def figure(self, role: str, key: str) -> Statistic | None:
+        """The figure of a measure, over all runs of a role."""
+        runs, measure = getattr(self, role), MEASURES[key]
+        lines = getattr(runs[0], measure.lines) if len(runs) == 1 and measure.lines else []
+        windows = [value for line in lines if (value := measure.of(runs[0], line)) is not None]
         return Statistic.of([measure.of(run) for run in runs], windows)
 
     def ratio(self, key: str, over: str = "baseline", of: str = "bench") -> float | None:
         """How many times the figure of one role is that of another."""
-        measure = next(measure for measure in MEASURES if measure.key == key)
-        new, old = self.figure(of, measure), self.figure(over, measure)
+        new, old = self.figure(of, key), self.figure(over, key)
         return new.value / old.value if new and old and old.value > 0 else None
 
     def shares(self, role: str) -> dict[str, float]:
@@ -181,11 +173,9 @@ class Throughput:
         """Why baseline and ours cannot be compared: another machine, model, precision, number of steps."""
         lines, ours = [], self.bench[0]
         for other in [*self.baseline, *self.bench[1:], *self.ideal] if self.baseline else []:
-            names = ("device", "cpu", "cores")
-            pairs = [(name, ours.machine.get(name), other.machine.get(name)) for name in names]
-            pairs += [(name, ours.facts.get(name), other.facts.get(name)) for name in _SHARED]
-            pairs.append(("ranks", ours.world_size, other.world_size))
-            for name, one, two in pairs:
+            mine, theirs = ({**run.facts, **run.machine, "ranks": run.world_size} for run in (ours, other))
+            for name in _SHARED:
+                one, two = mine.get(name), theirs.get(name)
                 if one is not None and two is not None and one != two:
                     lines.append(f"{name} is {two} in {other.name}, {one} in {ours.name}")
         return lines
@@ -200,5 +190,5 @@ def _buckets(config: str | Path) -> list[Bucket]:
         raise MillraceError(problem, str(config), "Run snakemake asr_data") from None
 
 
-def _folder(name: str) -> str:
-    return os.path.dirname(name) or "." if name.endswith(".json") else name
+def _run(name: str) -> Run:
+    return Run.read(os.path.dirname(name) or "." if name.endswith(".json") else name)
