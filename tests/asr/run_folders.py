@@ -1,5 +1,4 @@
-"""Folders of runs as train_model leaves them, with made-up figures, for the tests of the throughput
-report."""
+"""Folders of runs as train_model leaves them, with made-up figures, for tests of the throughput report."""
 
 from __future__ import annotations
 
@@ -119,8 +118,6 @@ class MadeUp:
 
 def bucket_config(folder: Path) -> Path:
     """A bucket_config.json with BUCKETS."""
-    named = [
-        {"bucket_id": name, "hours": hours, "samples": rows} for name, (hours, rows, _) in BUCKETS.items()
-    ]
+    named = [{"bucket_id": name, "hours": each[0], "samples": each[1]} for name, each in BUCKETS.items()]
     atomic.write_json(folder / "bucket_config.json", {"buckets": named})
     return folder / "bucket_config.json"

@@ -82,71 +82,41 @@ _MEASURES = (
 MEASURES = {measure.key: measure for measure in _MEASURES}
 
 
-@dataclass
 class Bucket:
     """A bucket as our runs met it. `steps` are those in which the whole batch was of this bucket."""
 
-    name: str
-    hours: float
-    rows: int
-    steps: int = 0
-    seconds: Statistic | None = None
-    batch: Statistic | None = None
-    padding: float | None = None
-    rate: float | None = None  # seconds of audio a second
-    peak_memory: int | None = None
-    seen_seconds: float = 0.0  # of audio, also in steps of several buckets
-
-    def measure(self, runs: Sequence[Run]) -> None:
-        """Fill in what the recorded steps say."""
+    def __init__(self, name: str, hours: float, rows: int, runs: Sequence[Run]) -> None:
+        self.name, self.hours, self.rows = name, hours, rows
+        # Seconds of audio, also in steps of several buckets.
         by_bucket = [step["buckets"] for run in runs for step in run.steps]
-        self.seen_seconds = math.fsum(seen[self.name][1] for seen in by_bucket if self.name in seen)
-        steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == self.name]
+        self.seen_seconds = math.fsum(seen[name][1] for seen in by_bucket if name in seen)
+
+        steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == name]
         self.steps = len(steps)
         self.seconds = Statistic.of([step["seconds"] for step in steps])
         self.batch = Statistic.of([float(step["samples"]) for step in steps])
         names = ("audio_seconds", "padded_audio_seconds", "seconds")
         audio, padded, spent = (math.fsum(step[name] for step in steps) for name in names)
         self.padding = 1 - audio / padded if padded else None
-        self.rate = audio / spent if spent else None
+        self.rate = audio / spent if spent else None  # seconds of audio a second
         self.peak_memory = max((step.get("peak_memory_bytes") or 0 for step in steps), default=0) or None
 
 
-@dataclass
 class Throughput:
     """All runs of a report, by role; `buckets` are those of bucket_config.json, in its order."""
 
-    baseline: list[Run]
-    bench: list[Run]
-    ideal: list[Run]
-    check: list[Run]
-    profile: list[Run]
-    buckets: list[Bucket]
-
-    @classmethod
-    def read(cls, folders: Mapping[str, Sequence[str]], bucket_config: str | Path | None) -> Throughput:
+    def __init__(self, folders: Mapping[str, Sequence[str]], bucket_config: str | Path | None) -> None:
         """Read the runs of each role, named by folder or metrics.json; `bench` must have one."""
         if not folders.get("bench"):
             raise MillraceError("there is no run of our own pipeline to report", "", "Name one with --bench")
-        runs = {role: [_run(name) for name in folders.get(role, ())] for role in ROLES}
-        buckets = _buckets(bucket_config) if bucket_config else []
-        for bucket in buckets:
-            bucket.measure(runs["bench"])
-        return cls(**runs, buckets=buckets)
-
-    @property
-    def role_names(self) -> list[tuple[str, str]]:
-        """The roles that are compared, with the name that people read."""
+        runs = {role: [Run(_folder(name)) for name in folders.get(role, ())] for role in ROLES}
+        self.baseline, self.bench, self.ideal, self.check, self.profile = runs.values()
+        self.buckets = _buckets(bucket_config, self.bench) if bucket_config else []
+        # The roles that are compared, with the name that people read.
         names = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
-        return [(role, name) for role, name in names.items() if getattr(self, role)]
-
-    @property
-    def device(self) -> str:
-        return self.bench[0].machine.get("device") or "unknown device"
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.device not in ("cpu", "unknown device")
+        self.role_names = [(role, name) for role, name in names.items() if runs[role]]
+        self.device: str = self.bench[0].machine.get("device") or "unknown device"
+        self.on_gpu = self.device not in ("cpu", "unknown device")
 
     def figure(self, role: str, key: str) -> Statistic | None:
         """The figure of a measure, over all runs of a role."""
@@ -181,14 +151,15 @@ class Throughput:
         return lines
 
 
-def _buckets(config: str | Path) -> list[Bucket]:
+def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:
     try:
         entries = jsonl.read(config)["buckets"]
-        return [Bucket(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries]
+        facts = [(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries]
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"not a bucket configuration ({error!r})"
         raise MillraceError(problem, str(config), "Run snakemake asr_data") from None
+    return [Bucket(*entry, runs) for entry in facts]
 
 
-def _run(name: str) -> Run:
-    return Run.read(os.path.dirname(name) or "." if name.endswith(".json") else name)
+def _folder(name: str) -> str:
+    return os.path.dirname(name) or "." if name.endswith(".json") else name

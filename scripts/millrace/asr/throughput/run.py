@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -38,61 +37,32 @@ class StepLine(TypedDict, total=False):
     seconds: float  # from when the first batch is asked for to the end of the step
 
 
-@dataclass
 class Run:
-    """Rates and shares are those of the steady part of the log; None: not measured.
+    """A run in its folder. Rates and shares are those of the steady part of the log; None: not measured."""
 
-    Of three lines or more the first is left out: it holds the start of workers and the first allocations.
-    """
-
-    name: str
-    windows: list[dict[str, Any]]
-    summary: dict[str, Any] | None
-    steps: list[StepLine]
-    facts: dict[str, Any]  # throughput.json: what recorder writes, with settings of the run
-    profile: dict[str, Any] | None
-
-    @classmethod
-    def read(cls, folder: str | Path) -> Run:
-        """The run in `folder`. Raises MillraceError if it has logged nothing; the rest may be missing."""
+    def __init__(self, folder: str | Path) -> None:
+        """Read it. Raises MillraceError if it has logged nothing; the other files may be missing."""
         folder = Path(folder)
-        windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
-        if not windows:
+        self.name = folder.name
+        self.windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
+        if not self.windows:
             problem, remedy = "no training step was logged here", "Run it: snakemake asr_train"
             raise MillraceError(problem, where=str(folder / METRICS), remedy=remedy)
-        facts, profile = _document(folder / FACTS) or {}, _document(folder / PROFILE)
-        return cls(folder.name, windows, _document(folder / SUMMARY), _lines(folder / STEPS), facts, profile)
+        self.done_steps = int(self.windows[-1]["step"])
+        self.world_size = int(self.windows[-1].get("world_size", 1))
+        self.facts: dict[str, Any] = _document(folder / FACTS) or {}  # as recorder writes them
+        self.machine: dict[str, Any] = self.facts.get("machine") or {}
+        self.failed: str | None = self.facts.get("failed")
+        self.summary = _document(folder / SUMMARY)
+        self.finished = self.summary is not None and not self.failed  # metrics.json is written last
+        self.profile = _document(folder / PROFILE)
+        self.steps: list[StepLine] = _lines(folder / STEPS)
 
-    @cached_property
-    def steady(self) -> list[dict[str, Any]]:
-        return self.windows[1:] if len(self.windows) >= 3 else self.windows
-
-    @cached_property
-    def steady_steps(self) -> list[StepLine]:
-        """The recorded steps of the steady part."""
+        # Of three lines or more the first, with the start of workers and first allocations, is not steady.
         first = self.windows[0]["step"] if len(self.windows) >= 3 else 0
-        return [line for line in self.steps if line["step"] > first] or self.steps
-
-    @property
-    def done_steps(self) -> int:
-        return int(self.windows[-1]["step"])
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run came to its end: metrics.json is written last."""
-        return self.summary is not None and not self.failed
-
-    @property
-    def failed(self) -> str | None:
-        return self.facts.get("failed")
-
-    @property
-    def world_size(self) -> int:
-        return int(self.windows[-1].get("world_size", 1))
-
-    @property
-    def machine(self) -> dict[str, Any]:
-        return self.facts.get("machine") or {}
+        self.steady = self.windows[1:] if first else self.windows
+        self.steady_steps = [line for line in self.steps if line["step"] > first] or self.steps
+        self.seconds = math.fsum(line["seconds"] for line in self.steady)
 
     def use(self, name: str) -> float | None:
         """A figure of the sampler: `gpu`, `cpu`, `trainer_cpu`, `workers_cpu` (0 to 1)."""
@@ -107,10 +77,6 @@ class Run:
         counts = [line["counts"] for line in lines or self.windows]
         useful = _ratio((count.get(unit), count.get(f"padded_{unit}")) for count in counts)
         return None if useful is None else 1 - useful
-
-    @cached_property
-    def seconds(self) -> float:
-        return math.fsum(line["seconds"] for line in self.steady)
 
     @cached_property
     def shares(self) -> dict[str, float]:
