@@ -33,7 +33,6 @@ class MadeUp:
     padding: float = 0.02
     shares: dict = field(default_factory=lambda: {"data_wait": 0.02, "forward": 0.38, "backward": 0.6})
     mixed: bool = False
-    batch_seconds: float = 240.0
     decode: float = 0.0
     machine: dict = field(default_factory=lambda: dict(CPU))
     gpu: float | None = None
@@ -72,7 +71,7 @@ class MadeUp:
         hours = np.array([bucket[0] for bucket in BUCKETS.values()])
         name = str(rng.choice(list(BUCKETS), p=hours / hours.sum()))
         longest = 15.0 if self.mixed else BUCKETS[name][2]
-        batch = max(1, int(self.batch_seconds / longest))
+        batch = max(1, int(240.0 / longest))
         padded = batch * longest * rng.uniform(0.97, 1.0)
         audio = padded * (1 - self.padding * rng.uniform(0.8, 1.2))
         mix = dict.fromkeys(BUCKETS, (batch // 5, audio / 5))

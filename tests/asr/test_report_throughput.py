@@ -173,14 +173,6 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in OUTPUTS} == first
 
 
-def test_no_runs_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "empty").mkdir()
-    arguments = _arguments(tmp_path, {"bench": [str(tmp_path / "empty")]}, buckets=False)
-    assert report_throughput.main(arguments) == 1
-    assert not (tmp_path / "summary.html").exists()
-    assert "no training step was logged here" in capsys.readouterr().err
-
-
 def test_reading_a_report_needs_no_torch() -> None:
     code = "import sys, millrace.asr.report_throughput; assert not {'torch', 'pyarrow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -239,20 +239,8 @@ def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path: Path) -> None:
     assert {figures.shorten(name, 2.6) for name in ODD} <= set(corpus.texts("hours"))
     for name in FIGURES:
         root = ElementTree.parse(tmp_path / "out" / f"{name}.svg").getroot()
-        tags = {element.tag.removeprefix(SVG) for element in root.iter()}
-        assert tags <= {
-            "svg",
-            "title",
-            "desc",
-            "defs",
-            "style",
-            "g",
-            "path",
-            "use",
-            "text",
-            "clipPath",
-            "rect",
-        }
+        tags = {element.tag.removeprefix(SVG) for element in root.iter()} - {"svg", "title", "desc"}
+        assert tags <= {"defs", "style", "g", "path", "use", "text", "clipPath", "rect"}
 
 
 @pytest.mark.parametrize(("countries", "segments"), [(1, 1), (0, 0), (1, 0), (3, 0)])

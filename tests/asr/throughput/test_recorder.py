@@ -14,7 +14,7 @@ import torch
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.baseline import BaselineLoader, BaselinePlan
-from millrace.asr.throughput.recorder import Buckets, StepRecorder
+from millrace.asr.throughput.recorder import StepRecorder
 from millrace.asr.throughput.run import Run, StepLine
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
@@ -171,14 +171,6 @@ def test_the_baselines_loader_says_what_it_spends(tmp_path: Path, buckets: Path)
     assert run.finished and run.shares["decode"] > 0
     assert sum(run.shares.values()) == pytest.approx(1)
     assert run.held_out_loss() == 0.5 and run.lost_samples == 0
-
-
-def test_bucket_of_every_row(buckets: Path) -> None:
-    lookup, rows = Buckets(buckets), torch.arange(24).numpy()
-    sums = lookup.sums(rows, rows + 0.5)
-    assert sums == {"b_0_3": (12, sum(range(12)) + 6.0), "b_3_5": (12, sum(range(12, 24)) + 6.0)}
-    assert Buckets(buckets / "bucket_config.json").names == lookup.names == ["b_0_3", "b_3_5"]
-    assert lookup.sums(rows[:0], rows[:0]) == {}
 
 
 def _burn(seconds: float, ready: multiprocessing.Event, end: multiprocessing.Event) -> None:

@@ -13,12 +13,9 @@ from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Buck
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
 STEPS = 200
-# A loss this share above another is still comparable: random seeds differ by as much in so short runs.
-_COMPARABLE = 0.05
-# Batches from memory can't be slower than batches that are read and decoded; so much is chance.
-_QUIET = 0.75
-# A bucket that was to have this many batches and has none was left out; with fewer, chance may have it so.
-_EXPECTED_BATCHES = 3.0
+_COMPARABLE = 0.05  # a loss this share above is comparable: in so short runs, seeds differ by as much
+_QUIET = 0.75  # batches from memory cannot be slower than batches that are read; so much is chance
+_EXPECTED_BATCHES = 3.0  # a bucket that was to have so many and has none was left out; fewer may be chance
 
 
 @dataclass(frozen=True)

@@ -89,22 +89,18 @@ def _figure_cells(figure: Statistic | None, measure: Measure) -> list[Cell]:
     shown = _SHOWN[measure.kind]
     spread = _range(figure, 1, shown)
     if figure.window_median is not None and spread:
-        spread += f", median\u00a0{_joined(shown(figure.window_median))}"
+        spread += ", " + f"median {shown(figure.window_median)}".replace(" ", "\u00a0")
     return [_number(figure.value, shown), spread]
 
 
-def _joined(text: str) -> str:
-    """The text without a place for a line break."""
-    return text.replace(" ", "\u00a0")
-
-
 def _number(value: float | None, shown: Callable[[float], str]) -> Cell:
-    return NOTHING if value is None else Number(round(value, 6), _joined(shown(value)))
+    # No line ends between a number and its unit.
+    return NOTHING if value is None else Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
 
 
 def _range(figure: Statistic, scale: float, shown: Callable[[float], str]) -> str:
     """`94.0–96.0 %`; nothing if both ends look the same."""
-    first, last = _joined(shown(figure.low * scale)), _joined(shown(figure.high * scale))
+    first, last = (shown(end * scale).replace(" ", "\u00a0") for end in (figure.low, figure.high))
     unit = last.partition("\u00a0")[2]
     return "" if first == last else f"{first.removesuffix(unit).rstrip()}{_TO}{last}"
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 GB = 1 << 30
-# What a trial on the host may take above its limit before an allocation fails: enough to measure by how much
-# it is over, too little to harm the machine.
+# What a trial on the host may take above its limit: enough to measure, too little to harm the machine.
 _HARD, _HARD_ROOM, _SHARE_OF_FREE = 1.5, GB // 4, 0.8
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _OUT_OF_MEMORY = (
-    *("out of memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
+    *("out of memory", "can't allocate memory", "Cannot allocate memory", "Unable to allocate"),
     *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation"),
-    "Unable to allocate",
+    "std::bad_alloc",
 )
 
 

@@ -22,15 +22,15 @@ MAX_ROWS = 200
 
 def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
     """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries."""
-    total, parts = corpus.ledger("segment"), corpus.parts
+    total, sums = corpus.ledger("segment"), corpus.parts[["hours", "shards", "size"]].sum()
     tiles = [
-        ("In shards", Number(parts["hours"].sum(), human_hours(parts["hours"].sum()))),
+        ("In shards", Number(sums["hours"], human_hours(sums["hours"]))),
         ("Segments", _count(total.rows_out)),
         ("Rejected", Number(total.rows_rejected, human_share(total.rows_rejected, total.rows_in))),
         ("Recordings", _count(sum(sum(country.recordings.values()) for country in corpus.countries))),
         ("Countries", _count(len(corpus.countries))),
-        ("Shards", _count(parts["shards"].sum())),
-        ("Size", _bytes(parts["size"].sum())),
+        ("Shards", _count(sums["shards"])),
+        ("Size", _bytes(sums["size"])),
     ]
     repairs = _by_reason(corpus, "repaired", "repaired") + _by_reason(corpus, "warnings", "with a warning")
     return page.render(
