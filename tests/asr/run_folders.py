@@ -1,5 +1,4 @@
-"""Folders of runs as train_model leaves them, with made-up figures, for the tests of the throughput
-report."""
+"""Folders of runs as train_model leaves them, with made-up figures, for tests of the throughput report."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.asr.throughput.run import PHASES, Facts, StepLine
+from millrace.asr.throughput.run import PHASES, StepLine
 from millrace.common import atomic, jsonl
 
 BUCKETS = {
@@ -34,7 +33,6 @@ class MadeUp:
     padding: float = 0.02
     shares: dict = field(default_factory=lambda: {"data_wait": 0.02, "forward": 0.38, "backward": 0.6})
     mixed: bool = False
-    batch_seconds: float = 240.0
     decode: float = 0.0
     machine: dict = field(default_factory=lambda: dict(CPU))
     gpu: float | None = None
@@ -64,17 +62,16 @@ class MadeUp:
             jsonl.write_lines(run / "steps.jsonl", rows)
             use = {"cpu": 0.83, "trainer_cpu": 0.6, "workers_cpu": 0.23, "gpu": self.gpu, "cores": 16.0}
             memory = "allocated on the GPU" if self.gpu else "resident set of the trainer"
-            facts = Facts(machine=self.machine, use=use, memory_is=memory)
-            facts |= {"failed": self.failed, "completed": self.failed is None}
-            settings = {"model": "ctc", "precision": "32-true"}
-            atomic.write_json(run / "throughput.json", {**facts, **settings, **self.facts})
+            facts = {"machine": self.machine, "use": use, "memory_is": memory, "failed": self.failed}
+            facts |= {"completed": self.failed is None, "model": "ctc", "precision": "32-true"}
+            atomic.write_json(run / "throughput.json", {**facts, **self.facts})
         return run
 
     def _step(self, step: int, rng: np.random.Generator) -> StepLine:
         hours = np.array([bucket[0] for bucket in BUCKETS.values()])
         name = str(rng.choice(list(BUCKETS), p=hours / hours.sum()))
         longest = 15.0 if self.mixed else BUCKETS[name][2]
-        batch = max(1, int(self.batch_seconds / longest))
+        batch = max(1, int(240.0 / longest))
         padded = batch * longest * rng.uniform(0.97, 1.0)
         audio = padded * (1 - self.padding * rng.uniform(0.8, 1.2))
         mix = dict.fromkeys(BUCKETS, (batch // 5, audio / 5))
@@ -120,8 +117,6 @@ class MadeUp:
 
 def bucket_config(folder: Path) -> Path:
     """A bucket_config.json with BUCKETS."""
-    named = [
-        {"bucket_id": name, "hours": hours, "samples": rows} for name, (hours, rows, _) in BUCKETS.items()
-    ]
+    named = [{"bucket_id": name, "hours": each[0], "samples": each[1]} for name, each in BUCKETS.items()]
     atomic.write_json(folder / "bucket_config.json", {"buckets": named})
     return folder / "bucket_config.json"

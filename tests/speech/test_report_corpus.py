@@ -35,18 +35,10 @@ from tests.common.report.pages import SVG, Page, texts
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ("hours", "distributions", "rejects")
-ODD = [
-    "<script>alert(1)</script>",
-    'a&b "q"',
-    "日本国会",
-    "$x$",
-    "../up.dir/x",
-    "two\nlines",
-    "É",
-    "مصر",
-    "All",
-]
+ODD = ["<script>alert(1)</script>", 'a&b "q"', "日本国会", "$x$", "../up.dir/x", "two\nlines", "É", "مصر"]
+ODD.append("All")  # as the total is called
 COUNTRIES, RATES = "Hours and segments per country", "Quantiles and means of all segments in the manifest"
+RATIOS = ("cer", 100, (50, 95)), ("wer", 100, (50, 95))
 SPLITS = [("train", 1), ("train", 2), ("validation", None), ("test", None)]
 
 
@@ -58,38 +50,26 @@ class Corpus:
         self.rows: dict[str, list[dict]] = {}
 
     def add(
-        self,
-        country: str,
-        segments: int,
-        seed: int = 0,
-        rejected: dict | None = None,
-        file_rejected: dict | None = None,
-        repaired: dict | None = None,
-        warnings: dict | None = None,
-        notes: tuple[str, ...] = (),
+        self, country: str, segments: int, seed: int = 0, *counts: dict | None, notes: tuple[str, ...] = ()
     ) -> None:
+        """`counts` are rejected segments and files, repaired segments, and warnings, by reason."""
+        rejected, file_rejected, repaired, warnings = (*counts, *[None] * (4 - len(counts)))
         rng = np.random.default_rng(seed)
         rows, recordings, lost, in_shards = [], [], Counter(rejected or {}), 0
         for number in range(segments):
             video, start, length = number // 10, (number % 10) * 21.0, float(rng.uniform(3, 20))
             split, subset = SPLITS[video % 4]
             cer = float(rng.choice([rng.uniform(0, 0.3), rng.uniform(0.31, 2.5)], p=[0.9, 0.1]))
-            row = {
-                **{"key": f"{country}_v{video}_{number}", "country": country, "language": "xx"},
-                **{"video_id": f"v{video}", "source_audio_path": f"/a/v{video}.mp3"},
-                **{
-                    "start_seconds": start,
-                    "end_seconds": start + length,
-                    "duration_seconds": round(length, 6),
-                },
-                "asr_transcript": '=SUM(A1), "q"\r\n\u202eNA',
-                "human_transcript": ["NA", "null", "a\nb", ""][number % 4],
-                **{"cer": cer, "wer": cer * 1.5, "split": split, "subset_id": subset},
-            }
+            row = {"key": f"{country}_v{video}_{number}", "country": country, "language": "xx"}
+            row |= {"video_id": f"v{video}", "source_audio_path": f"/a/v{video}.mp3"}
+            row |= {"start_seconds": start, "end_seconds": start + length}
+            row["duration_seconds"] = round(length, 6)
+            row["asr_transcript"] = '=SUM(A1), "q"\r\n\u202eNA'
+            row["human_transcript"] = ["NA", "null", "a\nb", ""][number % 4]
+            row |= {"cer": cer, "wer": cer * 1.5, "split": split, "subset_id": subset}
             rows.append(row)
             if number % 10 == 0:
-                hours = 0.25 if video else None
-                recordings.append({**row, "duration_hours": hours})
+                recordings.append({**row, "duration_hours": 0.25 if video else None})
             if cer > 0.3:
                 lost["cer_over_limit"] += 1
                 continue
@@ -135,8 +115,8 @@ def corpus(tmp_path: Path) -> Corpus:
     corpus = Corpus(tmp_path)
     rejected, bad = {"too_short": 7, "time_reversed": 1}, {"json_damaged": 2, "no_segments": 1}
     corpus.add("italy", 130, 1, rejected, bad, {"cer_computed": 4}, {"second_transcript": 2})
-    corpus.add("France", 55, 2, {"too_short": 30}, None, {"end_clipped": 1}, None, ("language_unknown",))
-    corpus.add("empty land", 0, 3, None, {"json_empty": 1}, None, None, ("no_alignment_folder",))
+    corpus.add("France", 55, 2, {"too_short": 30}, None, {"end_clipped": 1}, notes=("language_unknown",))
+    corpus.add("empty land", 0, 3, None, {"json_empty": 1}, notes=("no_alignment_folder",))
     return corpus
 
 
@@ -161,10 +141,8 @@ def test_the_page_has_its_sections_tables_and_figures(corpus: Corpus) -> None:
 def test_hours_splits_and_subsets_equal_the_inputs(corpus: Corpus) -> None:
     page, index = corpus.report(), pd.DataFrame(corpus.index)
     index["hours"] = index["duration_seconds"] / 3600
-    by_country, by_split = (
-        index.groupby("country")["hours"].sum(),
-        index.groupby(["country", "split"])["hours"].sum(),
-    )
+    by_country = index.groupby("country")["hours"].sum()
+    by_split = index.groupby(["country", "split"])["hours"].sum()
     countries = page.by_name(COUNTRIES, values=True)
     assert list(countries) == ["empty land", "France", "italy", "All"]
     for entry in corpus.countries:
@@ -175,9 +153,8 @@ def test_hours_splits_and_subsets_equal_the_inputs(corpus: Corpus) -> None:
         share = hours / by_country.sum()
         assert countries[name] == ["xx", *close(entry["recordings"], recorded, *counts, hours, share)]
     for place in range(1, 8):
-        assert countries["All"][place] == pytest.approx(
-            sum(countries[c][place] for c in corpus.rows), abs=5e-6
-        )
+        whole = sum(countries[name][place] for name in corpus.rows)
+        assert countries["All"][place] == pytest.approx(whole, abs=5e-6)
 
     shares = page.by_name("Real shares of the splits", values=True)
     for name in ("italy", "France"):
@@ -189,9 +166,8 @@ def test_hours_splits_and_subsets_equal_the_inputs(corpus: Corpus) -> None:
     subsets = page.values["Shards per split and subset"][1:-1]
     index["subset_id"] = [f"{number:g}" if number == number else "" for number in index["subset_id"]]
     parts = dict(list(index.groupby(["country", "split", "subset_id"])))
-    assert [tuple(row[:3]) for row in subsets] == [
-        (country, split, str(subset or "")) for country in ("France", "italy") for split, subset in SPLITS
-    ]
+    names = [(name, split, str(subset or "")) for name in ("France", "italy") for split, subset in SPLITS]
+    assert [tuple(row[:3]) for row in subsets] == names
     for country, split, subset, *numbers in subsets:
         rows = parts[country, split, subset]
         assert numbers == close(len(rows), rows["hours"].sum(), rows["shard"].nunique(), rows["size"].sum())
@@ -202,15 +178,9 @@ def test_rates_are_those_of_all_segments_in_the_manifest(corpus: Corpus) -> None
     whole = [row for rows in corpus.rows.values() for row in rows]
     for name, rows in {**corpus.rows, "All": whole}.items():
         expected = []
-        for column, scale, quantiles in (
-            ("duration_seconds", 1, (5, 50, 95)),
-            ("cer", 100, (50, 95)),
-            ("wer", 100, (50, 95)),
-        ):
-            values = np.array([row[column] for row in rows]) * scale
-            expected += (
-                [*np.percentile(values, quantiles), values.mean()] if rows else [0] * (len(quantiles) + 1)
-            )
+        for column, scale, quantiles in (("duration_seconds", 1, (5, 50, 95)), *RATIOS):
+            values = np.array([row[column] for row in rows] or [0]) * scale
+            expected += [*np.percentile(values, quantiles), values.mean()]
         assert rates[name] == [len(rows), *(pytest.approx(value, rel=1e-4, abs=1e-3) for value in expected)]
     count, lost = len(corpus.index), len(whole) - len(corpus.index)
     legend = {f"in shards ({count})", f"rejected when shards were made ({lost})"}
@@ -258,10 +228,9 @@ def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     for number, name in enumerate(ODD):
         reasons = {f"<img src=x onerror=alert({number})>": 1, "a\x00b\x1b[31m": 2, "x" * 300: 3}
-        corpus.add(name, 12, number, reasons, reasons, reasons, reasons, ("<b>",))
+        corpus.add(name, 12, number, *[reasons] * 4, notes=("<b>",))
     page = corpus.report()
     assert "b" not in {tag for tag, _ in page.tags}
-    # A country may have the name of the total.
     rows = [row[0] for row in page.texts[COUNTRIES][1:]]
     assert sorted(rows) == sorted([*map(figures.label, ODD), "All"])
     assert page.values[COUNTRIES][-1][2] == 2 * len(ODD)
@@ -271,9 +240,8 @@ def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path: Path) -> None:
     assert {figures.shorten(name, 2.6) for name in ODD} <= set(corpus.texts("hours"))
     for name in FIGURES:
         root = ElementTree.parse(tmp_path / "out" / f"{name}.svg").getroot()
-        assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
-            *("svg", "title", "desc", "defs", "style", "g", "path", "use", "text", "clipPath", "rect")
-        }
+        tags = {element.tag.removeprefix(SVG) for element in root.iter()} - {"svg", "title", "desc"}
+        assert tags <= {"defs", "style", "g", "path", "use", "text", "clipPath", "rect"}
 
 
 @pytest.mark.parametrize(("countries", "segments"), [(1, 1), (0, 0), (1, 0), (3, 0)])
@@ -318,22 +286,19 @@ def test_figures_grow_with_the_corpus_and_say_what_they_sum_up(tmp_path: Path) -
 
 def test_many_different_warnings_do_not_flood_the_page(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
-    corpus.add("italy", 5, warnings={f"file {n}.mp3 is late": 1 for n in range(5000)})
+    corpus.add("italy", 5, 0, None, None, None, {f"file {n}.mp3 is late": 1 for n in range(5000)})
     rows = corpus.report().by_name("Segments with a warning", values=True)
     assert len(rows) == 202 and "4800 more" in rows and rows["All"][1] == 5000
 
 
-MANIFEST = "manifest/italy_manifest.csv"
+MANIFEST, SPLITS_CSV = "manifest/italy_manifest.csv", "manifest/italy_splits.csv"
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda c: (c.folder / MANIFEST).unlink(), "italy_manifest.csv: the file is missing"),
-        (
-            lambda c: (c.folder / "manifest/italy_splits.csv").unlink(),
-            "italy_splits.csv: the file is missing",
-        ),
+        (lambda c: (c.folder / SPLITS_CSV).unlink(), "italy_splits.csv: the file is missing"),
         (lambda c: (c.folder / MANIFEST).write_text("a,b\n1,2\n"), "cannot be read"),
         (lambda c: (c.folder / MANIFEST).write_text(""), "cannot be read"),
         (lambda c: c.index.pop(), "index.parquet: the index holds"),

@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    throughput = comparison.Throughput.read({role: getattr(args, role) for role in ROLES}, args.buckets)
+    throughput = comparison.Throughput({role: getattr(args, role) for role in ROLES}, args.buckets)
     judged = criteria.criteria(throughput)
     svgs = {
         "comparison": throughput_figures.comparison(throughput),

@@ -48,10 +48,8 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
     opened, extracted = [], []
     open_tar, extract = tarfile.open, tarfile.TarFile.extractfile
     monkeypatch.setattr(tarfile, "open", lambda path, *rest: opened.append(path) or open_tar(path, *rest))
-    monkeypatch.setattr(
-        *(tarfile.TarFile, "extractfile"),
-        lambda tar, member: extracted.append(member.name) or extract(tar, member),
-    )
+    patched = tarfile.TarFile, "extractfile"
+    monkeypatch.setattr(*patched, lambda tar, one: extracted.append(one.name) or extract(tar, one))
     loader = _loader(table, 4)
     assert sum(len(batch) for batch in loader) == 24 == len(set(extracted)) == len(extracted)
     assert len(opened) == 3 == len(set(opened))
@@ -88,7 +86,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
 
 def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
     tars = {number: table.rows([number])[0].tar for number in range(24)}
-    order = BaselinePlan.of(table, 4, 5, 0, shuffle_rows=8).order
+    order = BaselinePlan.of(table, 4, 5, 0, window=8).order
     groups = [{tars[row] for row in order[start : start + 8]} for start in (0, 8, 16)]
     assert sorted(len(group) for group in groups) == [1, 1, 1] and len(set.union(*groups)) == 3
     assert list(order) != sorted(order, key=lambda row: (tars[row], row))
@@ -114,14 +112,9 @@ def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
     assert (len(batch), batch.planned, loader.bad.count) == (21, 24, 3)
     with pytest.raises(MillraceError, match="3 of 24"):
         list(_loader(table, 24, max_bad_fraction=0.05))
-
-
-def test_a_missing_tar_is_a_counted_loss(tmp_path: Path) -> None:
-    table = RowTable.open(corpus(tmp_path))
     (tmp_path / "t1.tar").unlink()
     loader = _loader(table, 24, max_bad_fraction=1.0)
-    (batch,) = loader
-    assert len(batch) == 16 and loader.bad.reasons == {"unreadable": 8}
+    assert [len(batch) for batch in loader] == [14] and loader.bad.reasons["unreadable"] == 8
 
 
 def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,21 +67,6 @@ def test_inline_svgs_share_no_ids_and_keep_their_references() -> None:
     assert f"var(--ink, {figures.INK})" in figures.inline_svg(draw(), "a")
 
 
-def test_save_svg_is_a_whole_xml_file(tmp_path: Path) -> None:
-    figures.save_svg(tmp_path / "deep" / "a.svg", draw())
-    assert ElementTree.parse(tmp_path / "deep" / "a.svg").getroot().tag == f"{SVG}svg"
-    assert os.listdir(tmp_path / "deep") == ["a.svg"]
-
-
-def test_without_bars_a_sentence_says_so() -> None:
-    panel = figures.Panel("Empty (s)", [], [], [])
-    assert texts(figures.bar_chart("T", "s", [panel], nothing="No <b>bars</b>.")) == [
-        "T",
-        "s",
-        "No <b>bars</b>.",
-    ]
-
-
 @settings(max_examples=5, deadline=None)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=12))
 def test_any_text_makes_valid_xml(names: list[str]) -> None:
@@ -99,30 +82,17 @@ def test_shortened_texts_fit_and_keep_both_ends(text: str, width: float) -> None
         assert figures.label(text).startswith(head) and figures.label(text).endswith(tail)
 
 
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        (
-            [figures.human_hours(h) for h in (0, 5 / 3600, 0.0166667, 0.75, 1.99, 2, 99.96, 1234.4, 61000)],
-            ["0 h", "5 s", "1.0 min", "45 min", "119 min", "2.0 h", "100 h", "1,234 h", "61,000 h"],
-        ),
-        # Neither the rare nor the missing is hidden.
-        (
-            [
-                figures.human_share(part, whole)
-                for part, whole in ((1, 1e5), (99999, 1e5), (0, 10), (10, 10), (sum([0.1] * 10), 1.0), (0, 0))
-            ],
-            ["<0.1 %", ">99.9 %", "0.0 %", "100.0 %", "100.0 %", "–"],
-        ),
-        (
-            [figures.human_bytes(size) for size in (0, 999, 1000, 123456, 999_960, 5 * 10**9, 10**16)],
-            ["0 B", "999 B", "1.0 kB", "123 kB", "1.0 MB", "5.0 GB", "10000 TB"],
-        ),
-    ],
-    ids=["hours", "shares", "bytes"],
-)
-def test_numbers_for_people(shown: list[str], expected: list[str]) -> None:
-    assert shown == expected
+def test_numbers_for_people() -> None:
+    hours = {0: "0 h", 5 / 3600: "5 s", 0.0166667: "1.0 min", 0.75: "45 min", 1.99: "119 min", 2: "2.0 h"}
+    hours |= {99.96: "100 h", 1234.4: "1,234 h", 61000: "61,000 h"}
+    assert {value: figures.human_hours(value) for value in hours} == hours
+    # Neither the rare nor the missing is hidden.
+    shares = {(1, 1e5): "<0.1 %", (99999, 1e5): ">99.9 %", (0, 10): "0.0 %", (10, 10): "100.0 %"}
+    shares |= {(sum([0.1] * 10), 1.0): "100.0 %", (0, 0): "–"}
+    assert {pair: figures.human_share(*pair) for pair in shares} == shares
+    sizes = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 123456: "123 kB", 999_960: "1.0 MB", 5 * 10**9: "5.0 GB"}
+    sizes |= {10**16: "10000 TB"}
+    assert {size: figures.human_bytes(size) for size in sizes} == sizes
 
 
 @given(st.floats(1e-6, 1e9), st.integers(1, 60))

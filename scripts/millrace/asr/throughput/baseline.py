@@ -1,9 +1,8 @@
 """The baseline to measure ours against: random batches of a fixed size, tarfile, decoding in the collator.
 
-As fine-tuning scripts do it, the original script among them: every tar is scanned when it is first opened,
-members go through `extractfile`, and the collator decodes them one by one in the training process. It is
-given what such a pipeline has in its favour: rows are shuffled within a buffer of rows of neighbouring tars,
-so that tars are scanned about once an epoch and not once a sample.
+As the original script does it: every tar is scanned when first opened, members go through `extractfile`,
+and the collator decodes them one by one in the training process. In its favour, rows are shuffled within a
+buffer of rows of neighbouring tars, so that tars are scanned about once an epoch and not once a sample.
 """
 
 from __future__ import annotations
@@ -20,24 +19,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 import torch
+from pyarrow import dataset
 
 from millrace.asr.loading.batch_loader import BadSamples
 from millrace.asr.loading.collate import BadSample, Batch
 from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode
-from millrace.asr.loading.row_table import Row, RowTable
+from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
 
-SHUFFLE_ROWS = 10_000
 _LOSSLESS = {"FLAC", "WAV", "WAVEX", "AIFF"}
 
 
 class BaselinePlan:
-    """Batches of `batch_size` random rows, the same number on every rank; rows that fill no whole step are
-    dropped.
+    """Batches of `batch_size` random rows, the same number on every rank: the interface of plan.Plan.
 
-    The interface of plan.Plan. Tars come in random order, their rows shuffled within windows of
-    `shuffle_rows`. If there are fewer rows than one step takes, that step has them all, and fillers.
+    Tars come in random order, their rows shuffled within windows of `window` rows. Rows that fill no
+    whole step are dropped; if there are fewer than one step takes, that step has them all, and fillers.
     """
 
     def __init__(self, order: np.ndarray, batch_size: int, world_size: int) -> None:
@@ -45,25 +43,16 @@ class BaselinePlan:
 
     @classmethod
     def of(
-        cls,
-        table: RowTable,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        world_size: int = 1,
-        shuffle_rows: int = SHUFFLE_ROWS,
+        cls, table: RowTable, size: int, seed: int, epoch: int, world_size: int = 1, window: int = 10_000
     ) -> BaselinePlan:
-        """The plan of an epoch, a function of these arguments alone."""
-        if min(batch_size, world_size, shuffle_rows) < 1:
-            problem = "batch_size, world_size and shuffle_rows must be at least 1"
-            raise MillraceError(problem, where="baseline")
+        """The plan of an epoch with batches of `size`, a function of these arguments alone."""
         tars = _tars(table)
         draw = seeding.generator(seed, "baseline", epoch)
         place = draw.permutation(int(tars.max(initial=-1)) + 1)
         order = np.argsort(place[tars], kind="stable")
-        for start in range(0, len(order), shuffle_rows):
-            draw.shuffle(order[start : start + shuffle_rows])
-        return cls(order, batch_size, world_size)
+        for start in range(0, len(order), window):
+            draw.shuffle(order[start : start + window])
+        return cls(order, size, world_size)
 
     def __len__(self) -> int:
         whole = len(self.order) // (self.batch_size * self.world_size)
@@ -85,11 +74,10 @@ class BaselinePlan:
 
 
 class BaselineLoader:
-    """Iterates over the batches of `plan` on a rank, from `start_step` on.
+    """Iterates over the batches of `plan` on a rank, from `start_step` on, as BatchLoader does.
 
-    The interface of BatchLoader: set `plan` and `start_step` between passes; `bad` counts what was left out.
-    `spent` sums the seconds of reading and decoding, which are part of what training waits for. Raises
-    MillraceError above `max_bad_fraction`.
+    Set `plan` and `start_step` between passes; `bad` counts what was left out, `spent` sums the seconds of
+    reading and decoding in the training process. Raises MillraceError above `max_bad_fraction`.
     """
 
     def __init__(
@@ -127,7 +115,10 @@ class BaselineLoader:
         waves, good, bad = [], [], []
         for row, member in zip(self.table.rows(numbers), members, strict=True):
             try:
-                waves.append(torch.from_numpy(self._wave(row, member)))
+                with self._timed("read"):
+                    raw = self._tars.read(self.table.tar_state(row.tar).path, member)
+                with self._timed("decode"):
+                    waves.append(torch.from_numpy(soundfile_wave(raw)))
                 good.append(row)
             except DecodeError as error:
                 bad.append(BadSample(row.number, row.sample_id, error.reason, str(error)))
@@ -136,12 +127,6 @@ class BaselineLoader:
             audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True) if waves else empty
         lengths, planned = [len(wave) for wave in waves], len(numbers)
         return Batch.of(good, lengths, step=step, audio=audio, planned=planned, bad=tuple(bad), filler=filler)
-
-    def _wave(self, row: Row, member: str) -> np.ndarray:
-        with self._timed("read"):
-            raw = self._tars.read(self.table.tar_state(row.tar).path, member)
-        with self._timed("decode"):
-            return soundfile_wave(raw)
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -190,16 +175,13 @@ def soundfile_wave(raw: bytes) -> np.ndarray:
     What soundfile cannot read, or reads in part, and what has another rate is left to our decoder, which
     resamples, or raises DecodeError.
     """
-    try:
-        with soundfile.SoundFile(io.BytesIO(raw)) as sound:
-            wave = sound.read(dtype="float32")
-            whole = len(wave) and (len(wave) >= sound.frames or sound.format not in _LOSSLESS)
-            usable = whole and sound.samplerate == SAMPLING_RATE and np.isfinite(wave).all()
-    except (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError):
-        return decode(raw)
-    if not usable:
-        return decode(raw)
-    return np.ascontiguousarray(wave.mean(axis=1) if wave.ndim == 2 else wave, dtype=np.float32)
+    errors = (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError)
+    with contextlib.suppress(*errors), soundfile.SoundFile(io.BytesIO(raw)) as sound:
+        wave = sound.read(dtype="float32")
+        whole = len(wave) and (len(wave) >= sound.frames or sound.format not in _LOSSLESS)
+        if whole and sound.samplerate == SAMPLING_RATE and np.isfinite(wave).all():
+            return np.ascontiguousarray(wave.mean(axis=1) if wave.ndim == 2 else wave, dtype=np.float32)
+    return decode(raw)
 
 
 def _tars(table: RowTable) -> np.ndarray:
@@ -214,17 +196,10 @@ def _tars(table: RowTable) -> np.ndarray:
 
 
 def _member_names(table: RowTable, rows: np.ndarray) -> pa.Array:
-    """Member names of `rows` (sorted numbers)."""
-    parts: list[pa.Array] = [pa.array([], pa.string())]
-    for path, start, _ in table.files:
-        parquet = pq.ParquetFile(path)
-        columns = {"tar_member_name", "member"} & set(parquet.schema_arrow.names)
-        if not columns:
-            problem = "a bucket without member names"
-            raise MillraceError(problem, where=str(table.path), remedy="Build it again")
-        # A part of the file in memory at a time.
-        for batch in parquet.iter_batches(columns=[max(columns)]):
-            low, high = np.searchsorted(rows, (start, start + len(batch)))
-            parts.append(batch.column(0).take(pa.array(rows[low:high] - start)).cast(pa.string()))
-            start += len(batch)
-    return pa.concat_arrays(parts)
+    """Member names of `rows`; a part of a file is in memory at a time."""
+    files = dataset.dataset([path for path, *_ in table.files])
+    columns = {"tar_member_name", "member"} & set(files.schema.names)
+    if not columns:
+        raise MillraceError("a bucket without member names", str(table.path), "Build it again")
+    names = files.take(pa.array(rows), columns=[max(columns)]).column(0)
+    return names.cast(pa.string()).combine_chunks()

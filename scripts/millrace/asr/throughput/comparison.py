@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,16 @@ from millrace.asr.throughput.run import PHASES, UNITS, Run
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 
-# Settings that runs must share to be compared.
-_SHARED = ("model", "model_options", "precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
+# What runs must share to be compared.
+_SHARED = ("device", "cpu", "cores", "model", "model_options", "precision", "gradient_checkpointing")
+_SHARED += ("max_steps", "grad_acc", "lr", "ranks")
+ROLES = ("baseline", "bench", "ideal", "check", "profile")
 UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A figure of one or several runs: `value` is the median of the runs, `low` to `high` their range.
-
-    With one run, the range (and `window_median`) is that of the lines of its log.
-    """
+    """The median of the runs, and their range; of one run, range and `window_median` of the log's lines."""
 
     value: float
     low: float
@@ -37,135 +36,98 @@ class Statistic:
         """From a figure per run, and those of the lines if there is one run; None if a run has none."""
         if not runs or None in runs:
             return None
-        by_line = len(runs) == 1 and bool(windows)
-        spread = windows if by_line else runs
-        middle = statistics.median(windows) if by_line else None
+        spread, middle = windows or runs, statistics.median(windows) if windows else None
         return cls(statistics.median(runs), min(spread), max(spread), tuple(runs), middle)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A line of the comparison. `kind` says how to show it: rate, share or bytes."""
+    """A line of the comparison. `kind` says how to show it: rate, share or bytes.
+
+    `of` is given a run, and a line of its log in `lines` ("steady" or "windows") for that line's figure.
+    """
 
     key: str
     name: str
     kind: str
-    of: Callable[[Run], float | None]
-    windows: Callable[[Run], list[float]] = lambda run: []
+    of: Callable[..., float | None]
+    lines: str = ""
     higher_is_better: bool = True
 
 
 def _rate(count: str, name: str) -> Measure:
-    return Measure(count, name, "rate", lambda run: run.rate(count), lambda run: run.window_rates(count))
+    return Measure(count, name, "rate", lambda run, *line: run.rate(count, *line), "steady")
 
 
 def _padding(unit: str) -> Measure:
     key, name = f"padding_{unit}", f"Padding in {UNIT_NAMES[unit]}"
-    of, windows = lambda run: run.padding(unit), lambda run: run.window_padding(unit)
-    return Measure(key, name, "share", of, windows, higher_is_better=False)
+    return Measure(key, name, "share", lambda run, *line: run.padding(unit, *line), "windows", False)
 
 
-def _waits(run: Run) -> list[float]:
-    return [line["time_share"].get("data_wait", 0.0) for line in run.steady]
+def _waiting(run: Run, *line: dict[str, Any]) -> float:
+    if line:
+        return line[0]["time_share"].get("data_wait", 0.0)
+    return run.shares["decode"] + run.shares["data_wait"]
 
 
-MEASURES = (
+_MEASURES = (
     _rate("samples", "Samples/s"),
     _rate("audio_seconds", "Audio-s/s"),
     Measure("gpu", "GPU use", "share", lambda run: run.use("gpu")),
     Measure("cpu", "CPU use", "share", lambda run: run.use("cpu")),
     *map(_padding, UNITS),
     Measure("peak_memory", "Peak memory", "bytes", lambda run: run.peak_memory, higher_is_better=False),
-    Measure(
-        *("waiting", "Waiting for data", "share"),
-        lambda run: run.shares["decode"] + run.shares["data_wait"],
-        _waits,
-        higher_is_better=False,
-    ),
+    Measure("waiting", "Waiting for data", "share", _waiting, "steady", higher_is_better=False),
 )
+MEASURES = {measure.key: measure for measure in _MEASURES}
 
 
-@dataclass
 class Bucket:
-    """A bucket as our runs met it. Steps are those in which the whole batch was of this bucket."""
+    """A bucket as our runs met it. `steps` are those in which the whole batch was of this bucket."""
 
-    name: str
-    hours: float
-    rows: int
-    steps: int = 0
-    seconds: Statistic | None = None
-    batch: Statistic | None = None
-    padding: float | None = None
-    rate: float | None = None  # seconds of audio a second
-    peak_memory: int | None = None
-    seen_seconds: float = 0.0  # of audio, also in steps of several buckets
-
-    def measure(self, runs: Sequence[Run]) -> None:
-        """Fill in what the recorded steps say."""
+    def __init__(self, name: str, hours: float, rows: int, runs: Sequence[Run]) -> None:
+        self.name, self.hours, self.rows = name, hours, rows
+        # Seconds of audio, also in steps of several buckets.
         by_bucket = [step["buckets"] for run in runs for step in run.steps]
-        self.seen_seconds = math.fsum(seen[self.name][1] for seen in by_bucket if self.name in seen)
-        steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == self.name]
+        self.seen_seconds = math.fsum(seen[name][1] for seen in by_bucket if name in seen)
+
+        steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == name]
         self.steps = len(steps)
         self.seconds = Statistic.of([step["seconds"] for step in steps])
         self.batch = Statistic.of([float(step["samples"]) for step in steps])
         names = ("audio_seconds", "padded_audio_seconds", "seconds")
         audio, padded, spent = (math.fsum(step[name] for step in steps) for name in names)
         self.padding = 1 - audio / padded if padded else None
-        self.rate = audio / spent if spent else None
+        self.rate = audio / spent if spent else None  # seconds of audio a second
         self.peak_memory = max((step.get("peak_memory_bytes") or 0 for step in steps), default=0) or None
 
 
-@dataclass
 class Throughput:
     """All runs of a report, by role; `buckets` are those of bucket_config.json, in its order."""
 
-    baseline: list[Run] = field(default_factory=list)
-    bench: list[Run] = field(default_factory=list)
-    ideal: list[Run] = field(default_factory=list)
-    check: list[Run] = field(default_factory=list)
-    profile: list[Run] = field(default_factory=list)
-    buckets: list[Bucket] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, folders: Mapping[str, Sequence[str]], bucket_config: str | Path | None) -> Throughput:
-        """Read the runs of every role, named by folder or metrics.json; `bench` must have one. Raises
-        MillraceError."""
-        runs = cls(**{role: [Run.read(_folder(name)) for name in names] for role, names in folders.items()})
-        if not runs.bench:
-            problem = "there is no run of our own pipeline to report"
-            raise MillraceError(problem, remedy="Name one with --bench")
-        if bucket_config:
-            runs.buckets = _buckets(bucket_config)
-            for bucket in runs.buckets:
-                bucket.measure(runs.bench)
-        return runs
-
-    @property
-    def role_names(self) -> list[tuple[str, str]]:
-        """The roles that are compared, with the name that people read."""
+    def __init__(self, folders: Mapping[str, Sequence[str]], bucket_config: str | Path | None) -> None:
+        """Read the runs of each role, named by folder or metrics.json; `bench` must have one."""
+        if not folders.get("bench"):
+            raise MillraceError("there is no run of our own pipeline to report", "", "Name one with --bench")
+        runs = {role: [Run(_folder(name)) for name in folders.get(role, ())] for role in ROLES}
+        self.baseline, self.bench, self.ideal, self.check, self.profile = runs.values()
+        self.buckets = _buckets(bucket_config, self.bench) if bucket_config else []
+        # The roles that are compared, with the name that people read.
         names = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
-        return [(role, name) for role, name in names.items() if getattr(self, role)]
+        self.role_names = [(role, name) for role, name in names.items() if runs[role]]
+        self.device: str = self.bench[0].machine.get("device") or "unknown device"
+        self.on_gpu = self.device not in ("cpu", "unknown device")
 
-    @property
-    def device(self) -> str:
-        return self.bench[0].machine.get("device") or "unknown device"
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.device not in ("cpu", "unknown device")
-
-    def figure(self, role: str, measure: Measure) -> Statistic | None:
-        runs: list[Run] = getattr(self, role)
-        windows = measure.windows(runs[0]) if len(runs) == 1 else []
+    def figure(self, role: str, key: str) -> Statistic | None:
+        """The figure of a measure, over all runs of a role."""
+        runs, measure = getattr(self, role), MEASURES[key]
+        lines = getattr(runs[0], measure.lines) if len(runs) == 1 and measure.lines else []
+        windows = [value for line in lines if (value := measure.of(runs[0], line)) is not None]
         return Statistic.of([measure.of(run) for run in runs], windows)
 
     def ratio(self, key: str, over: str = "baseline", of: str = "bench") -> float | None:
         """How many times the figure of one role is that of another."""
-        measure = next(measure for measure in MEASURES if measure.key == key)
-        new, old = self.figure(of, measure), self.figure(over, measure)
+        new, old = self.figure(of, key), self.figure(over, key)
         return new.value / old.value if new and old and old.value > 0 else None
 
     def shares(self, role: str) -> dict[str, float]:
@@ -181,23 +143,22 @@ class Throughput:
         """Why baseline and ours cannot be compared: another machine, model, precision, number of steps."""
         lines, ours = [], self.bench[0]
         for other in [*self.baseline, *self.bench[1:], *self.ideal] if self.baseline else []:
-            names = ("device", "cpu", "cores")
-            pairs = [(name, ours.machine.get(name), other.machine.get(name)) for name in names]
-            pairs += [(name, ours.facts.get(name), other.facts.get(name)) for name in _SHARED]
-            pairs.append(("ranks", ours.world_size, other.world_size))
-            for name, one, two in pairs:
+            mine, theirs = ({**run.facts, **run.machine, "ranks": run.world_size} for run in (ours, other))
+            for name in _SHARED:
+                one, two = mine.get(name), theirs.get(name)
                 if one is not None and two is not None and one != two:
                     lines.append(f"{name} is {two} in {other.name}, {one} in {ours.name}")
         return lines
 
 
-def _buckets(config: str | Path) -> list[Bucket]:
+def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:
     try:
         entries = jsonl.read(config)["buckets"]
-        return [Bucket(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries]
+        facts = [(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries]
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"not a bucket configuration ({error!r})"
         raise MillraceError(problem, str(config), "Run snakemake asr_data") from None
+    return [Bucket(*entry, runs) for entry in facts]
 
 
 def _folder(name: str) -> str:

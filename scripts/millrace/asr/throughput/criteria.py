@@ -7,20 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from operator import ge, gt, le, lt
-from typing import Any
+from typing import Any, NamedTuple
 
-from millrace.asr.throughput.comparison import MEASURES, UNIT_NAMES, Throughput
-from millrace.asr.throughput.run import first_quarter, last_quarter
+from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Bucket, Throughput
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
 STEPS = 200
-MEASURE = {measure.key: measure for measure in MEASURES}
-# A loss this share above another is still comparable: random seeds differ by as much in so short runs.
-_COMPARABLE = 0.05
-# Batches from memory can't be slower than batches that are read and decoded; so much is chance.
-_QUIET = 0.75
-# A bucket that was to have this many batches and has none was left out; with fewer, chance may have it so.
-_EXPECTED_BATCHES = 3.0
+_COMPARABLE = 0.05  # a loss this share above is comparable: in so short runs, seeds differ by as much
+_QUIET = 0.75  # batches from memory cannot be slower than batches that are read; so much is chance
+_EXPECTED_BATCHES = 3.0  # a bucket that was to have so many and has none was left out; fewer may be chance
 
 
 @dataclass(frozen=True)
@@ -35,9 +30,8 @@ class Criterion:
     value: float | None = None
 
 
-@dataclass(frozen=True)
-class _Finding:
-    """A criterion's statistic in words, its `value`, and its `limit` if that is measured too.
+class _Finding(NamedTuple):
+    """What was measured, in words and as a number, and the `limit` if that is measured too.
 
     `status` is given if the statistic itself decides, for example because nothing was measured.
     """
@@ -52,10 +46,9 @@ def criteria(throughput: Throughput) -> list[Criterion]:
     """The required criteria in their order, then the project's own bars."""
     judged = []
     for group, name, bar, statistic, test, number in _CRITERIA:
-        finding = statistic(throughput)
-        limit = finding.limit if number is None else number
-        status = finding.status or (PASS if test(finding.value, limit) else FAIL)
-        judged.append(Criterion(group, name, bar, status, finding.words, finding.value))
+        words, value, limit, status = statistic(throughput)
+        status = status or (PASS if test(value, limit if number is None else number) else FAIL)
+        judged.append(Criterion(group, name, bar, status, words, value))
     return judged
 
 
@@ -69,7 +62,7 @@ def _speedup(throughput: Throughput) -> _Finding:
     if headroom is not None and headroom < _QUIET:
         words = f"{ratio:.2f} times, but the ideal loader reached {headroom:.2f} times Millrace's audio-s/s: "
         return _Finding(words + "the machine was busy with other work", ratio, status=UNKNOWN)
-    ours, theirs = (throughput.figure(role, MEASURE["samples"]).value for role in ("bench", "baseline"))
+    ours, theirs = (throughput.figure(role, "samples").value for role in ("bench", "baseline"))
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
     return _Finding(words + (f" ({audio:.2f} times in audio-s/s)" if audio is not None else ""), ratio)
 
@@ -78,7 +71,7 @@ def _share(key: str, missing: str) -> Callable[[Throughput], _Finding]:
     """A share of the benchmark; `missing` says why there may be none."""
 
     def statistic(throughput: Throughput) -> _Finding:
-        share = throughput.figure("bench", MEASURE[key])
+        share = throughput.figure("bench", key)
         if share is None:
             no_gpu = key == "gpu" and not throughput.on_gpu
             return _Finding("there is no GPU in this machine" if no_gpu else missing, status=UNKNOWN)
@@ -135,19 +128,17 @@ def _gap_to_hours(throughput: Throughput) -> _Finding:
     total = math.fsum(audio.values()) or 1.0
     due = {bucket.name: bucket.hours / hours for bucket in throughput.buckets}
     gaps = {name: audio[name] / total - share for name, share in due.items()}
-    fits = all(
-        abs(gaps[name]) <= 3 * math.sqrt(share * (1 - share) / batches) + 1 / batches + 1e-9
-        for name, share in due.items()
-    )
+    widest = {name: 3 * math.sqrt(share * (1 - share) / batches) + 1 / batches for name, share in due.items()}
+    fits = all(abs(gap) <= widest[name] + 1e-9 for name, gap in gaps.items())
     worst = max(gaps, key=lambda name: (abs(gaps[name]), name))
-    words = f"largest gap {worst}: {percent(due[worst] + gaps[worst])} of the audio,"
-    words += f" {percent(due[worst])} of the hours"
+    shares = percent(due[worst] + gaps[worst]), percent(due[worst])
+    words = "largest gap {}: {} of the audio, {} of the hours".format(worst, *shares)
     return _Finding(words, abs(gaps[worst]), status=PASS if fits else FAIL)
 
 
 def _last_loss(throughput: Throughput) -> _Finding:
     run = (throughput.check or throughput.bench)[0]
-    first, last = run.training_loss(first_quarter), run.training_loss(last_quarter)
+    first, last = run.training_losses()
     if first is None or last is None or len(run.windows) < 2:
         return _Finding(f"{run.name} has too few lines of log", status=UNKNOWN)
     return _Finding(f"{first:.3f} to {last:.3f} in {run.done_steps} steps of {run.name}", last, first)
@@ -162,7 +153,7 @@ def _loss_against_baseline(throughput: Throughput) -> _Finding:
         return _Finding(words, status=UNKNOWN)
     kind, ours, theirs = "held-out", bench.held_out_loss(), baseline.held_out_loss()
     if ours is None or theirs is None:
-        kind, ours, theirs = "training", *(run.training_loss(last_quarter) for run in (bench, baseline))
+        kind, ours, theirs = "training", bench.training_losses()[1], baseline.training_losses()[1]
     if ours is None or theirs is None:
         return _Finding("no losses", status=UNKNOWN)
     words = f"{kind} loss {ours:.3f} against {theirs:.3f} after {bench.done_steps} steps"
@@ -207,11 +198,11 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
     """All of it as JSON."""
     roles = [role for role, _ in throughput.role_names]
     comparison = {}
-    for key, measure in MEASURE.items():
-        figures = {role: throughput.figure(role, measure) for role in roles}
+    for key, measure in MEASURES.items():
+        figures = {role: throughput.figure(role, key) for role in roles}
         comparison[key] = {
             **{name: getattr(measure, name) for name in ("name", "kind", "higher_is_better")},
-            **{role: figure.as_dict() if figure else None for role, figure in figures.items()},
+            **{role: figure and asdict(figure) for role, figure in figures.items()},
             "ratio": throughput.ratio(key),
         }
     runs = [
@@ -225,7 +216,7 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
             "seconds": run.seconds,
             "settings": {k: v for k, v in run.facts.items() if isinstance(v, str | int | float)},
         }
-        for role in ("baseline", "bench", "ideal", "check", "profile")
+        for role in ROLES
         for run in getattr(throughput, role)
     ]
     return {
@@ -242,7 +233,7 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
     }
 
 
-def _bucket(bucket: Any) -> dict[str, Any]:
+def _bucket(bucket: Bucket) -> dict[str, Any]:
     facts = {name: getattr(bucket, name) for name in ("name", "hours", "rows", "steps", "padding")}
     for key, figure in (("step_seconds", bucket.seconds), ("batch_size", bucket.batch)):
         facts[key] = {"median": figure.value, "low": figure.low, "high": figure.high} if figure else None

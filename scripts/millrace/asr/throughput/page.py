@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.throughput.comparison import MEASURES, Measure, Throughput
-from millrace.asr.throughput.criteria import MEASURE, PASS, UNKNOWN, Criterion, percent, rate
+from millrace.asr.throughput.comparison import MEASURES, ROLES, Measure, Statistic, Throughput
+from millrace.asr.throughput.criteria import PASS, UNKNOWN, Criterion, percent, rate
 from millrace.asr.throughput.figures import PHASE_STYLES
 from millrace.asr.throughput.run import PHASES
 from millrace.common.report import page
@@ -20,24 +20,21 @@ _TO = "\u2060–\u2060"  # no line ends within a range
 _SHOWN = {"rate": rate, "share": human_share, "bytes": human_bytes}
 _SETTINGS = ("model", "precision", "loader", "batch_size", "batch_seconds", "num_workers")
 _SETTINGS += ("gradient_checkpointing",)
+_OPERATORS = "Operators that take most, without what they call"
 _ROLES = {"bench": "benchmark", "ideal": "ideal loader"}
 
 
 def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, str]) -> str:
     """The page; `svgs` are the figures comparison, phases and buckets."""
-    workers = throughput.figure("bench", Measure("", "", "share", lambda run: run.use("workers_cpu")))
+    workers = Statistic.of([run.use("workers_cpu") for run in throughput.bench])
     profile = next((run for run in throughput.profile if run.profile), None)
     return page.render(
         Path(__file__).with_name("throughput.html.j2"),
         tiles=_tiles(throughput, judged),
         throughput=throughput,
-        bench=throughput.bench[0],
         svgs=svgs,
         criteria=_criteria(judged),
         comparison=_comparison(throughput),
-        differences=throughput.differences(),
-        shares=throughput.shares("bench"),
-        headroom=throughput.headroom(),
         phases=_phases(throughput),
         workers=percent(workers.value) if workers and workers.value > 0 else "",
         buckets=_buckets(throughput),
@@ -50,12 +47,11 @@ def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, s
 def _tiles(throughput: Throughput, judged: list[Criterion]) -> list[tuple[str, Number]]:
     ratio = throughput.ratio("samples")
     tiles = [] if ratio is None else [("Faster than the baseline", Number(ratio, f"{ratio:.2f} ×"))]
-    use = "gpu" if throughput.figure("bench", MEASURE["gpu"]) else "cpu"
-    names = {"padding_audio_seconds": "Padding"}
+    use = "gpu" if throughput.figure("bench", "gpu") else "cpu"
     for key in ("samples", "audio_seconds", "padding_audio_seconds", "waiting", use):
-        if figure := throughput.figure("bench", MEASURE[key]):
-            name = names.get(key, MEASURE[key].name)
-            tiles.append((name, Number(figure.value, _SHOWN[MEASURE[key].kind](figure.value))))
+        if figure := throughput.figure("bench", key):
+            name = "Padding" if key == "padding_audio_seconds" else MEASURES[key].name
+            tiles.append((name, Number(figure.value, _SHOWN[MEASURES[key].kind](figure.value))))
     passed = sum(criterion.status == PASS for criterion in judged)
     return [*tiles, ("Criteria met", Number(passed, f"{passed} of {len(judged)}"))]
 
@@ -74,51 +70,44 @@ def _criteria(judged: list[Criterion]) -> list[Table]:
 def _comparison(throughput: Throughput) -> Table:
     # Of the ideal loader no range is shown; the change stands behind Millrace's own range.
     columns, steady = [""], ["Stability"]
+    rows: list[list[Cell]] = [[measure.name] for measure in MEASURES.values()]
     for role, name in throughput.role_names:
         extra = [] if role == "ideal" else ["range"]
         extra += ["against the baseline"] if role == "bench" and throughput.baseline else []
         columns += [name, *extra]
         steady += [_stability(getattr(throughput, role)), *[""] * len(extra)]
-    rows: list[list[Cell]] = []
-    for measure in MEASURES:
-        cells: list[Cell] = [measure.name]
-        for role, _ in throughput.role_names:
-            cells += _figure_cells(throughput, role, measure)[: 1 if role == "ideal" else 2]
-            cells += [_change(throughput, measure)] if role == "bench" and throughput.baseline else []
-        rows.append(cells)
+        for measure, row in zip(MEASURES.values(), rows, strict=True):
+            cells = _figure_cells(throughput.figure(role, measure.key), measure)
+            row += [*cells, _change(throughput, measure)][: 1 + len(extra)]
     return Table("Baseline against Millrace", columns, [*rows, steady])
 
 
-def _figure_cells(throughput: Throughput, role: str, measure: Measure) -> list[Cell]:
-    figure = throughput.figure(role, measure)
+def _figure_cells(figure: Statistic | None, measure: Measure) -> list[Cell]:
+    """The figure and its range."""
     if figure is None:
         return ["not measured" if measure.key in ("gpu", "cpu") else NOTHING, ""]
     shown = _SHOWN[measure.kind]
-    spread = _range(figure.low, figure.high, shown)
+    spread = _range(figure, 1, shown)
     if figure.window_median is not None and spread:
-        spread += f", median\u00a0{_joined(shown(figure.window_median))}"
+        spread += ", " + f"median {shown(figure.window_median)}".replace(" ", "\u00a0")
     return [_number(figure.value, shown), spread]
 
 
-def _joined(text: str) -> str:
-    """The text without a place for a line break."""
-    return text.replace(" ", "\u00a0")
-
-
 def _number(value: float | None, shown: Callable[[float], str]) -> Cell:
-    return NOTHING if value is None else Number(round(value, 6), _joined(shown(value)))
+    # No line ends between a number and its unit.
+    return NOTHING if value is None else Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
 
 
-def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
+def _range(figure: Statistic, scale: float, shown: Callable[[float], str]) -> str:
     """`94.0–96.0 %`; nothing if both ends look the same."""
-    first, last = _joined(shown(low)), _joined(shown(high))
+    first, last = (shown(end * scale).replace(" ", "\u00a0") for end in (figure.low, figure.high))
     unit = last.partition("\u00a0")[2]
     return "" if first == last else f"{first.removesuffix(unit).rstrip()}{_TO}{last}"
 
 
 def _change(throughput: Throughput, measure: Measure) -> Cell:
     """How many times; of shares, the difference in percentage points."""
-    ours, theirs = throughput.figure("bench", measure), throughput.figure("baseline", measure)
+    ours, theirs = throughput.figure("bench", measure.key), throughput.figure("baseline", measure.key)
     if measure.kind == "share" and ours and theirs:
         return _number(100 * (ours.value - theirs.value), lambda v: f"{v:+.1f} points".replace("-", "−"))
     return _number(throughput.ratio(measure.key), lambda ratio: f"{ratio:.2f} ×")
@@ -149,7 +138,7 @@ def _buckets(throughput: Throughput) -> Table:
         cells: list[Cell] = [Code(bucket.name), _number(bucket.steps, human_count)]
         for figure, scale, shown in ((bucket.seconds, 1000, rate), (bucket.batch, 1, human_count)):
             cells.append(_number(figure and figure.value * scale, shown))
-            cells.append(_range(figure.low * scale, figure.high * scale, shown) if figure else "")
+            cells.append(_range(figure, scale, shown) if figure else "")
         cells += [_number(bucket.rate or None, rate), _number(bucket.padding, human_share)]
         cells.append(_number(bucket.peak_memory or None, human_bytes))
         shares = (bucket.seen_seconds / seen, bucket.hours / hours if hours else None)
@@ -160,29 +149,25 @@ def _buckets(throughput: Throughput) -> Table:
 
 
 def _profile(facts: dict[str, Any]) -> list[Table]:
-    clocks = ["host", "device"] if facts["device"] == "cuda" else ["host"]
-
-    def milliseconds(row: dict[str, Any]) -> list[Cell]:
-        return [_number(1000 * row[f"{clock}_seconds"] / facts["steps"], rate) for clock in clocks]
-
-    def share(row: dict[str, Any]) -> Cell:
-        return _number(row["host_seconds"] / facts["seconds"] if facts["seconds"] else None, human_share)
-
-    phases = [[row["phase"], *milliseconds(row), share(row)] for row in facts["phases"]]
-    operators = [
-        [Code(row["operator"]), _number(row["calls"], human_count), *milliseconds(row)]
-        for row in facts["operators"]
-    ]
-    times = ["Host, per step (ms)", "GPU, per step (ms)"][: len(clocks)]
+    clocks = {"host_seconds": "Host, per step (ms)"}
+    clocks |= {"device_seconds": "GPU, per step (ms)"} if facts["device"] == "cuda" else {}
+    phases, operators = [], []
+    for row in (*facts["phases"], *facts["operators"]):
+        cells = [_number(1000 * row[clock] / facts["steps"], rate) for clock in clocks]
+        if "phase" in row:
+            share = row["host_seconds"] / facts["seconds"] if facts["seconds"] else None
+            phases.append([row["phase"], *cells, _number(share, human_share)])
+        else:
+            operators.append([Code(row["operator"]), _number(row["calls"], human_count), *cells])
     return [
-        Table("Time of the profiled steps by phase", ["Phase", *times, "Share of host"], phases),
-        Table("Operators that take most, without what they call", ["Operator", "Calls", *times], operators),
+        Table("Time of the profiled steps by phase", ["Phase", *clocks.values(), "Share of host"], phases),
+        Table(_OPERATORS, ["Operator", "Calls", *clocks.values()], operators),
     ]
 
 
 def _runs(throughput: Throughput) -> Table:
     rows: list[list[Cell]] = []
-    for role in ("baseline", "bench", "ideal", "check", "profile"):
+    for role in ROLES:
         for run in getattr(throughput, role):
             seconds = math.fsum(line["seconds"] for line in run.windows)
             cells: list[Cell] = [Code(run.name), _ROLES.get(role, role), _number(run.done_steps, human_count)]

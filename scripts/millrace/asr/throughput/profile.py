@@ -1,11 +1,10 @@
-"""A few steps of a run under PyTorch's profiler: a trace to look at (chrome://tracing, Perfetto), and times
-by phase.
+"""A few steps of a run under PyTorch's profiler: a trace (for Perfetto), and times by phase.
 
-    with StepProfiler(folder, steps=20, device=device) as profiler:
+    with StepProfiler(folder, 20, device) as profiler:
         loop.train(task, settings, folder, on_step=profiler.on_step)
 
-The loop marks its steps and phases; forward hooks of all modules mark the parts of the model, so that no
-model knows of it. Profiled steps are slower than others: read shares here, rates in the benchmark.
+The loop marks its steps and phases; forward hooks of all modules mark the parts of the model. Profiled steps
+are slower than others: read shares here, rates in the benchmark.
 """
 
 from __future__ import annotations
@@ -39,38 +38,27 @@ _DEPTH = 3  # of single children (wrappers) that are gone through to find the mo
 
 
 class StepProfiler:
-    """A context around a run: profiles `steps` optimiser steps after `skip` others (fewer if the run ends
-    before), and writes trace and table unless the run fails. On rank 0 only."""
+    """A context around a run: profiles `steps` steps after `skip` others (fewer if the run ends before).
 
-    def __init__(
-        self,
-        folder: str | Path,
-        steps: int = 20,
-        device: torch.device | str = "cpu",
-        *,
-        skip: int = 3,
-        rank: int = 0,
-    ) -> None:
-        self.folder, self.rank, self.device = Path(folder), rank, torch.device(device)
-        self._schedule = schedule(skip_first=skip - 1, wait=0, warmup=1, active=max(steps, 1), repeat=1)
-        self._profile: profile | None = None
+    Writes trace and table unless the run fails. On rank 0 only.
+    """
+
+    def __init__(self, folder: Path, steps: int, device: str, *, skip: int = 3, rank: int = 0) -> None:
+        self.folder, self.device = folder, torch.device(device)
+        activities = [ProfilerActivity.CPU]
+        activities += [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
+        chosen = schedule(skip_first=skip - 1, wait=0, warmup=1, active=max(steps, 1), repeat=1)
+        options = {"schedule": chosen, "on_trace_ready": self._write, "acc_events": True}
+        self._profile = None if rank else profile(activities=activities, **options)
         self._hooks = contextlib.ExitStack()
         self._failed = False
         self._parts: dict[int, str] = {}  # label of a part by its id(); empty outside of forward
         self._open: list[tuple[int, record_function]] = []
 
     def __enter__(self) -> StepProfiler:
-        if not self.rank:
-            for hook in (
-                modules.register_module_forward_pre_hook(self._before),
-                modules.register_module_forward_hook(self._after, always_call=True),
-            ):
-                self._hooks.callback(hook.remove)
-            activities = [ProfilerActivity.CPU]
-            activities += [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
-            self._profile = profile(
-                activities=activities, schedule=self._schedule, on_trace_ready=self._write, acc_events=True
-            )
+        if self._profile is not None:
+            self._hooks.callback(modules.register_module_forward_pre_hook(self._before).remove)
+            self._hooks.callback(modules.register_module_forward_hook(self._after, always_call=True).remove)
             self._profile.start()
         return self
 
@@ -115,8 +103,10 @@ class StepProfiler:
 
 
 def parts_of(step: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """The parts of a model that are worth a line: its children by name, wrappers gone through, lists of
-    layers taken apart (layers of a list share a name)."""
+    """The parts of a model that are worth a line, by name: its children, or those of what wraps them.
+
+    Lists of layers are taken apart; the layers of a list share a name.
+    """
     parts: list[tuple[str, torch.nn.Module]] = []
     total = _parameters(step)
 
@@ -165,27 +155,25 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
     host = {phase: _covered(marked) for phase, marked in spans.items()}
     outer = [span for phase, marked in spans.items() if ": " not in phase for span in marked]
     host["idle"] = max(0.0, seconds - _covered(outer))
-    operators = [
-        one for one in averages if one.device_type == DeviceType.CPU and one.key.startswith("aten::")
-    ]
-    operators.sort(key=lambda one: (-one.self_device_time_total, -one.self_cpu_time_total, one.key))
+    operators = [op for op in averages if op.device_type == DeviceType.CPU and op.key.startswith("aten::")]
+    operators.sort(key=lambda op: (-op.self_device_time_total, -op.self_cpu_time_total, op.key))
+    phases = sorted(host, key=lambda phase: (_ORDER.get(phase, 2), phase))
     return {
         "steps": len(steps),
         "device": device_type,
         "seconds": seconds,
         "device_busy_seconds": _covered(kernels) if device_type == "cuda" else None,
         "phases": [
-            {"phase": phase, "host_seconds": host[phase], "device_seconds": device[phase]}
-            for phase in sorted(host, key=lambda phase: (_ORDER.get(phase, 2), phase))
+            {"phase": phase, "host_seconds": host[phase], "device_seconds": device[phase]} for phase in phases
         ],
         "operators": [
             {
-                "operator": one.key,
-                "host_seconds": one.self_cpu_time_total / 1e6,
-                "device_seconds": one.self_device_time_total / 1e6,
-                "calls": one.count,
+                "operator": op.key,
+                "host_seconds": op.self_cpu_time_total / 1e6,
+                "device_seconds": op.self_device_time_total / 1e6,
+                "calls": op.count,
             }
-            for one in operators[:_OPERATORS]
+            for op in operators[:_OPERATORS]
         ],
         "trace": TRACE,
     }

@@ -1,13 +1,11 @@
-"""What each step of a run took, by bucket: time, batch, padding, memory; and how busy the machine was
-meanwhile.
+"""What each step of a run took, by bucket: time, batch, padding, memory; and how busy the machine was.
 
-    recorder = StepRecorder(folder, bucket_dir, device, facts={"loader": "bucketed"}, rank=rank)
+    recorder = StepRecorder(folder, bucket_dir, device, {"loader": "bucketed"}, ranks)
     with recorder:  # writes throughput.json at the end, also of a run that fails
         loop.train(task, settings, folder, on_step=recorder.on_step)
     # and where the task makes its batches:  for batch in recorder.watch(loader): ...
 
-Writes steps.jsonl (one line a step; of rank 0, which speaks for the others) and throughput.json into the
-run's folder.
+Rank 0, which speaks for the others, writes steps.jsonl (one line a step) and throughput.json.
 """
 
 from __future__ import annotations
@@ -28,42 +26,33 @@ import torch
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.decode import SAMPLING_RATE
-from millrace.asr.throughput.run import FACTS, STEPS, Facts, StepLine
+from millrace.asr.throughput.run import FACTS, STEPS, StepLine
 from millrace.common import atomic
 from millrace.common.machine import memory
 from millrace.common.machine.use import Sampler, cores
 from millrace.common.training import run_log
 from millrace.common.training.meters import mark, seconds_between
+from millrace.common.training.ranks import Ranks
 
 _WAITING = 256  # steps whose end a GPU has not reached yet
 
 
 class StepRecorder:
-    """A context around a run; `watch` its batches and call `on_step` after every optimiser step (loop.train
-    does).
+    """A context around a run; `watch` its batches and call `on_step` after every optimiser step.
 
-    A step's time is from when its first batch is asked for to its end: evaluations and checkpoints are left
-    out. On a GPU it is the device's, and memory is what PyTorch's allocator held at most during the step; on
-    the CPU it is the process's largest resident set. `facts` are kept in throughput.json: what the report
-    compares runs by.
+    A step's time is from when its first batch is asked for to its end, without evaluations and checkpoints.
+    On a GPU it is the device's, and memory is what PyTorch's allocator held at most during the step; on the
+    CPU it is the process's largest resident set. `facts` are kept in throughput.json for the report.
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        bucket_dir: str | Path,
-        device: torch.device | str | None = None,
-        *,
-        facts: Mapping[str, Any] | None = None,
-        rank: int = 0,
-        local_world_size: int = 1,
+        self, folder: Path, buckets: str | Path, device: str, facts: Mapping[str, Any], ranks: Ranks
     ) -> None:
-        self.folder, self.rank, self.local_world_size = Path(folder), rank, local_world_size
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.folder, self.ranks, self.device = folder, ranks, torch.device(device)
         self.on_gpu = self.device.type == "cuda"
         # What JSON cannot hold fails now and not after the run.
-        self.facts = orjson.loads(orjson.dumps(dict(facts or {}), default=str))
-        self.buckets = Buckets(bucket_dir)
+        self.facts = orjson.loads(orjson.dumps(dict(facts), default=str))
+        self.buckets = Buckets(buckets)
         self.sampler = Sampler((self.device.index or 0) if self.on_gpu else None)
         self.spans: list[tuple[float, float]] = []  # begin and end of the steps so far, by perf_counter
         self.spent: Counter[str] = Counter()
@@ -78,19 +67,19 @@ class StepRecorder:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.sampler.stop()
-        if self.rank:
+        if self.ranks.rank:
             return
         if self._handle is not None:
             self._write(wait=error is None)
             self._handle.close()
-        facts: Facts = {
+        facts = {
             **self.facts,
             "completed": error is None,
-            "failed": _failure(error),
+            "failed": None if error is None else _failure(error),
             "steps_recorded": len(self.spans),
             "machine": machine(self.device),
             # Without the first step, a warm-up.
-            "use": self.sampler.use(self.spans[1:], cores() / max(self.local_world_size, 1)),
+            "use": self.sampler.use(self.spans[1:], cores() / max(self.ranks.local_world_size, 1)),
             "spent_seconds": dict(sorted(self.spent.items())),
             "peak_memory_bytes": self._peak or None,
             "memory_is": "allocated on the GPU" if self.on_gpu else "resident set of the trainer",
@@ -99,46 +88,28 @@ class StepRecorder:
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The same batches, noted; also what a loader counts in `spent` (seconds by name)."""
-        if self.rank:
+        if self.ranks.rank:
             yield from batches
             return
         spent = getattr(batches, "spent", {})
-        with contextlib.closing(_generator(batches)) as stream:
-            while True:
-                if self._line is None:
-                    self._begin_step()
-                before, begin = dict(spent), time.perf_counter()
-                batch = next(stream, None)
-                if batch is None:
-                    if not self._line["batches"]:
-                        self._line = None
-                    return
-                self._note(batch, time.perf_counter() - begin)
-                for name, seconds in spent.items():
-                    self.spent[name] += seconds - before.get(name, 0.0)
-                    key = f"{name}_seconds"
-                    self._line[key] = self._line.get(key, 0.0) + seconds - before.get(name, 0.0)
-                yield batch
-
-    def on_step(self, step: int) -> None:
-        """End optimiser step `step`."""
-        if self._line is None:
-            return
-        line, self._line = self._line, None
-        line["step"] = step
-        line["bucket"] = next(iter(line["buckets"])) if len(line["buckets"]) == 1 else None
-        on_gpu = self.on_gpu
-        peak = torch.cuda.max_memory_allocated(self.device) if on_gpu else memory.highest_resident()
-        line["peak_memory_bytes"], self._peak = peak, max(self._peak, peak)
-        self.spans.append((self._begin[0], time.perf_counter()))
-        self._pending.append((line, self._begin[1], mark(self.device.type)))
-        if self._handle is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            run_log.truncate(self.folder / STEPS, step - 1)  # a resumed run writes them again
-            self._handle = open(self.folder / STEPS, "ab")  # noqa: SIM115 - closed with the run
-        self._write(wait=len(self._pending) > _WAITING)
+        self._begin_step()
+        before, begin = dict(spent), time.perf_counter()
+        for batch in batches:
+            self._note(batch, time.perf_counter() - begin)
+            for name, seconds in spent.items():
+                seconds -= before.get(name, 0.0)
+                self.spent[name] += seconds
+                self._line[f"{name}_seconds"] = self._line.get(f"{name}_seconds", 0.0) + seconds
+            yield batch
+            self._begin_step()
+            before, begin = dict(spent), time.perf_counter()
+        if not self._line["batches"]:
+            self._line = None
 
     def _begin_step(self) -> None:
+        """Begin the line of a step, if none runs."""
+        if self._line is not None:
+            return
         if len(self.spans) == 1:
             self.sampler.start()  # the first step is a warm-up
         if self.on_gpu:
@@ -151,8 +122,7 @@ class StepRecorder:
 
     def _note(self, batch: Batch, waited: float) -> None:
         """Add a batch to the line of its step."""
-        line = self._line
-        seconds = batch.lengths.cpu().numpy() / SAMPLING_RATE
+        line, seconds = self._line, batch.lengths.cpu().numpy() / SAMPLING_RATE
         line["batches"] += 1
         line["samples"] += len(batch)
         line["planned"] += batch.planned
@@ -163,6 +133,23 @@ class StepRecorder:
             samples, audio = line["buckets"].get(name, (0, 0.0))
             line["buckets"][name] = samples + sums[0], audio + sums[1]
 
+    def on_step(self, step: int) -> None:
+        """End optimiser step `step`."""
+        if self._line is None:
+            return
+        line, self._line = self._line, None
+        line["step"] = step
+        line["bucket"] = next(iter(line["buckets"])) if len(line["buckets"]) == 1 else None
+        peak = torch.cuda.max_memory_allocated(self.device) if self.on_gpu else memory.highest_resident()
+        line["peak_memory_bytes"], self._peak = peak, max(self._peak, peak)
+        self.spans.append((self._begin[0], time.perf_counter()))
+        self._pending.append((line, self._begin[1], mark(self.device.type)))
+        if self._handle is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            run_log.truncate(self.folder / STEPS, step - 1)  # a resumed run writes them again
+            self._handle = open(self.folder / STEPS, "ab")  # noqa: SIM115 - closed with the run
+        self._write(wait=len(self._pending) > _WAITING)
+
     def _write(self, wait: bool) -> None:
         """Write the lines of the steps that the device has done; `wait` for all of them."""
         if wait and self.on_gpu and self._pending:
@@ -172,10 +159,6 @@ class StepRecorder:
             line["seconds"] = seconds_between(begin, end)
             self._handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         self._handle.flush()
-
-
-def _generator(batches: Iterable[Any]) -> Iterator[Any]:
-    yield from batches  # closing it ends the loader's pass
 
 
 class Buckets:
@@ -206,12 +189,9 @@ def machine(device: torch.device) -> dict[str, Any]:
     return facts
 
 
-def _failure(error: BaseException | None) -> str | None:
-    if error is None:
-        return None
+def _failure(error: BaseException) -> str:
     if memory.is_out_of_memory(error):
         return "out of memory"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped"
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

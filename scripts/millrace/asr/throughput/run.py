@@ -1,11 +1,9 @@
-"""A training run as its folder tells it: metrics.jsonl, metrics.json, steps.jsonl, throughput.json,
-profile.json."""
+"""A training run as the files in its folder tell it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -39,114 +37,57 @@ class StepLine(TypedDict, total=False):
     seconds: float  # from when the first batch is asked for to the end of the step
 
 
-class Facts(TypedDict, total=False):
-    """throughput.json, beside the settings of the run that the report compares runs by."""
-
-    completed: bool
-    failed: str | None
-    steps_recorded: int
-    machine: dict[str, Any]  # cores, cpu, torch, device, device_memory_bytes
-    use: dict[str, Any]  # millrace.common.machine.use.Use
-    spent_seconds: dict[str, float]
-    peak_memory_bytes: int | None
-    memory_is: str
-
-
-@dataclass
 class Run:
-    """Rates and shares are those of the steady part: without the first line of the log, if it has three or
-    more (the first holds the start of the workers and the first allocations). None: not measured."""
+    """A run in its folder. Rates and shares are those of the steady part of the log; None: not measured."""
 
-    name: str
-    windows: list[dict[str, Any]]
-    summary: dict[str, Any] | None
-    steps: list[StepLine] = field(default_factory=list)
-    facts: Facts = field(default_factory=dict)
-    profile: dict[str, Any] | None = None
-
-    @classmethod
-    def read(cls, folder: str | Path) -> Run:
-        """The run in `folder`. Raises MillraceError if it has logged nothing; the rest may be missing."""
+    def __init__(self, folder: str | Path) -> None:
+        """Read it. Raises MillraceError if it has logged nothing; the other files may be missing."""
         folder = Path(folder)
-        windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
-        if not windows:
+        self.name = folder.name
+        self.windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
+        if not self.windows:
             problem, remedy = "no training step was logged here", "Run it: snakemake asr_train"
             raise MillraceError(problem, where=str(folder / METRICS), remedy=remedy)
-        facts, profile = _document(folder / FACTS) or {}, _document(folder / PROFILE)
-        return cls(folder.name, windows, _document(folder / SUMMARY), _lines(folder / STEPS), facts, profile)
+        self.done_steps = int(self.windows[-1]["step"])
+        self.world_size = int(self.windows[-1].get("world_size", 1))
+        self.facts: dict[str, Any] = _document(folder / FACTS) or {}  # as recorder writes them
+        self.machine: dict[str, Any] = self.facts.get("machine") or {}
+        self.failed: str | None = self.facts.get("failed")
+        self.summary = _document(folder / SUMMARY)
+        self.finished = self.summary is not None and not self.failed  # metrics.json is written last
+        self.profile = _document(folder / PROFILE)
+        self.steps: list[StepLine] = _lines(folder / STEPS)
 
-    @cached_property
-    def steady(self) -> list[dict[str, Any]]:
-        return self.windows[1:] if len(self.windows) >= 3 else self.windows
-
-    @cached_property
-    def steady_steps(self) -> list[StepLine]:
-        """The recorded steps of the steady part."""
+        # Of three lines or more the first, with the start of workers and first allocations, is not steady.
         first = self.windows[0]["step"] if len(self.windows) >= 3 else 0
-        return [line for line in self.steps if line["step"] > first] or self.steps
-
-    @property
-    def seconds(self) -> float:
-        return math.fsum(line["seconds"] for line in self.steady)
-
-    @property
-    def done_steps(self) -> int:
-        return int(self.windows[-1]["step"])
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run came to its end: metrics.json is written last."""
-        return self.summary is not None and not self.failed
-
-    @property
-    def failed(self) -> str | None:
-        return self.facts.get("failed")
-
-    @property
-    def world_size(self) -> int:
-        return int(self.windows[-1].get("world_size", 1))
-
-    @property
-    def machine(self) -> dict[str, Any]:
-        return self.facts.get("machine") or {}
+        self.steady = self.windows[1:] if first else self.windows
+        self.steady_steps = [line for line in self.steps if line["step"] > first] or self.steps
+        self.seconds = math.fsum(line["seconds"] for line in self.steady)
 
     def use(self, name: str) -> float | None:
         """A figure of the sampler: `gpu`, `cpu`, `trainer_cpu`, `workers_cpu` (0 to 1)."""
         return _number((self.facts.get("use") or {}).get(name))
 
-    def rate(self, count: str) -> float | None:
-        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks."""
-        return _ratio((line["counts"].get(count), line["seconds"]) for line in self.steady)
+    def rate(self, count: str, *lines: dict[str, Any]) -> float | None:
+        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks; of these lines if given."""
+        return _ratio((line["counts"].get(count), line["seconds"]) for line in lines or self.steady)
 
-    def window_rates(self, count: str) -> list[float]:
-        """The rate of every line of the log that has one."""
-        rates = (_ratio([(line["counts"].get(count), line["seconds"])]) for line in self.steady)
-        return [rate for rate in rates if rate is not None]
-
-    def padding(self, unit: str) -> float | None:
+    def padding(self, unit: str, *lines: dict[str, Any]) -> float | None:
         """Share of a unit (0 to 1) that is padding, over the whole run: a plan has no warm-up."""
-        counts = [line["counts"] for line in self.windows]
+        counts = [line["counts"] for line in lines or self.windows]
         useful = _ratio((count.get(unit), count.get(f"padded_{unit}")) for count in counts)
         return None if useful is None else 1 - useful
-
-    def window_padding(self, unit: str) -> list[float]:
-        """The share of padding of every line of the log that has one."""
-        shares = (_number(line.get("padding", {}).get(unit)) for line in self.windows)
-        return [share for share in shares if share is not None]
 
     @cached_property
     def shares(self) -> dict[str, float]:
         """Share of time by phase (0 to 1); they add up to 1. On a GPU it is the device's time.
 
-        "decode" is taken out of the wait for data, if the run says that its loader decodes while training
-        waits.
+        "decode", of a loader that decodes while training waits, is taken out of the wait for data.
         """
-        names = [name for name in PHASES if name != "decode"]
-        seconds = {
-            name: math.fsum(line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
-            for name in names
-        }
-        shares = {name: spent / self.seconds for name, spent in seconds.items()}
+        shares = {}
+        for name in PHASES[1:]:
+            spent = (line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
+            shares[name] = math.fsum(spent) / self.seconds
         parts = ("read_seconds", "decode_seconds")
         own = math.fsum(step.get(part, 0.0) for step in self.steady_steps for part in parts)
         spent = math.fsum(step["seconds"] for step in self.steady_steps)
@@ -154,7 +95,7 @@ class Run:
         shares["data_wait"] -= decode
         return {"decode": decode, **shares}
 
-    @cached_property
+    @property
     def peak_memory(self) -> int | None:
         """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the trainer."""
         lines = (self.facts, *self.windows, *self.steps)
@@ -169,20 +110,12 @@ class Run:
         """The loss of the last evaluation."""
         return _number(((self.summary or {}).get("last_evaluation") or {}).get("loss"))
 
-    def training_loss(self, part: Callable[[int], slice]) -> float | None:
-        """Mean training loss of a part of the lines, weighted by the units of each; `part` is given their
-        number."""
-        lines = [line for line in self.windows if _number(line.get("loss")) is not None]
-        weighted = [(line["loss"], line.get("weight", 1.0)) for line in lines[part(len(lines))]]
-        return _ratio((loss * weight, weight) for loss, weight in weighted)
-
-
-def first_quarter(lines: int) -> slice:
-    return slice(0, max(1, lines // 4))
-
-
-def last_quarter(lines: int) -> slice:
-    return slice(lines - max(1, lines // 4), lines)
+    def training_losses(self) -> list[float | None]:
+        """Mean training loss of the first and of the last quarter of the lines, weighted by their units."""
+        losses = [(_number(line.get("loss")), line.get("weight", 1.0)) for line in self.windows]
+        losses = [(loss * weight, weight) for loss, weight in losses if loss is not None]
+        quarter = max(1, len(losses) // 4)
+        return [_ratio(losses[:quarter]), _ratio(losses[-quarter:])]
 
 
 def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from millrace.asr.planning import budgets
 from millrace.asr.throughput.profile import StepProfiler
 from millrace.asr.throughput.recorder import StepRecorder
@@ -72,15 +74,13 @@ def identity(options: TrainOptions, settings: LoopSettings, task: AsrTask) -> di
 def _measure(
     options: TrainOptions, settings: LoopSettings, folder: Path, ranks: Ranks, profile_steps: int
 ) -> StepRecorder | StepProfiler:
-    device = None if settings.device == "auto" else settings.device
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if profile_steps:
-        import torch
-
-        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return StepProfiler(folder, profile_steps, chosen, rank=ranks.rank)
+        return StepProfiler(folder, profile_steps, device, rank=ranks.rank)
     of_options = ("loader", "model", "model_options", "batch_seconds", "num_workers")
     of_settings = ("precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
     facts = {name: getattr(options, name) for name in of_options}
     facts |= {name: getattr(settings, name) for name in of_settings}
-    place = {"rank": ranks.rank, "local_world_size": ranks.local_world_size}
-    return StepRecorder(folder, options.bucket_dir, device, facts=facts, **place)
+    return StepRecorder(folder, options.bucket_dir, device, facts, ranks)

@@ -1,8 +1,7 @@
-"""How much memory a training step takes at its peak, on a GPU and on the host, and a limit that ends it in
-order.
+"""How much memory a training step takes at its peak, on a GPU and on the host, with a limit that ends it.
 
-GB are 2**30 bytes everywhere, as torch and nvidia-smi count. Meters are told by `begin` that set-up is over,
-and measure steps from there on; `peak` is in bytes, `facts` are in GB and ready for JSON.
+GB are 2**30 bytes everywhere, as torch and nvidia-smi count. A meter measures steps from `begin` on, when all
+else is set up; `peak` is in bytes, `facts` are in GB and ready for JSON.
 """
 
 from __future__ import annotations
@@ -15,28 +14,24 @@ from pathlib import Path
 from typing import Any
 
 GB = 1 << 30
-# What a trial on the host may take above its limit before an allocation fails: enough to measure by how much
-# it is over, too little to harm the machine.
+# What a trial on the host may take above its limit: enough to measure, too little to harm the machine.
 _HARD, _HARD_ROOM, _SHARE_OF_FREE = 1.5, GB // 4, 0.8
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _OUT_OF_MEMORY = (
-    *("out of memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc"),
+    *("out of memory", "can't allocate memory", "Cannot allocate memory", "Unable to allocate"),
     *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation"),
-    "Unable to allocate",
+    "std::bad_alloc",
 )
 
 
 class HostMeter:
-    """Resident memory of this process. Its peak is the kernel's (VmHWM): nothing between two looks is
-    missed."""
+    """Resident memory of this process; its peak is the kernel's (VmHWM), which misses nothing."""
 
     def __init__(self, limit_gb: float) -> None:
         self.limit = int(limit_gb * GB)
         self._before, self._fixed = 0, resident()
 
     def begin(self) -> None:
-        import psutil  # here, so that reading the buckets does without it
-
         return_freed_memory()
         self._before = highest_resident()
         forget_highest_resident()
@@ -44,8 +39,8 @@ class HostMeter:
         # Beyond this (or most of what the machine has free) allocations fail as errors of Python or torch,
         # and the kernel kills no process.
         room = max(int(self.limit * _HARD) - self._fixed, 0) + _HARD_ROOM
-        room = min(room, int(psutil.virtual_memory().available * _SHARE_OF_FREE))
-        if data := _status("VmData"):
+        room = min(room, int(_kernel_bytes("MemAvailable", "meminfo") * _SHARE_OF_FREE))
+        if data := _kernel_bytes("VmData"):
             with contextlib.suppress(ValueError, OSError):
                 hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
                 resource.setrlimit(resource.RLIMIT_DATA, (data + room, hard))
@@ -59,8 +54,7 @@ class HostMeter:
 
 
 class CudaMeter:
-    """What torch's allocator has reserved at its peak, plus what the device holds beside it (context, NCCL,
-    others).
+    """The peak that torch's allocator has reserved, plus what the device holds beside it (context, NCCL).
 
     Reserved, not allocated, is what the device must have. The allocator may not reserve more than the limit:
     as on a device of that size it then gives cached blocks back and tries again (`retries`), and may fail.
@@ -97,8 +91,7 @@ class CudaMeter:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, on the host or on a device (allocator, cuBLAS, cuDNN,
-    NCCL)."""
+    """Whether an error says that memory has run out, on the host or a device (allocator, cuBLAS, NCCL)."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, (RuntimeError, OSError)) and says_out_of_memory(str(error))
@@ -109,22 +102,20 @@ def says_out_of_memory(text: str) -> bool:
     return any(sign in text for sign in _OUT_OF_MEMORY)
 
 
-def _status(name: str) -> int:
-    """Bytes of a field of /proc/self/status that psutil does not give; 0 if the kernel has none."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+def _kernel_bytes(name: str, file: str = "self/status") -> int:
+    """Bytes of a field of this file below /proc; 0 if the kernel has none."""
+    lines = Path("/proc", file).read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def resident() -> int:
     """Resident bytes of this process now."""
-    import psutil
-
-    return psutil.Process().memory_info().rss
+    return _kernel_bytes("VmRSS")
 
 
 def highest_resident() -> int:
     """Most resident bytes of this process since it began, or since `forget_highest_resident`."""
-    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _kernel_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def forget_highest_resident() -> None:
@@ -133,37 +124,34 @@ def forget_highest_resident() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def return_freed_memory() -> None:
-    """Have glibc give freed blocks back at once, so that resident memory is what is in use and repeats."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_ARENA_MAX, 1)
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 16)
-        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 16)
-        libc.malloc_trim(0)
-
-
 def host_memory() -> int:
     """Bytes of memory of this machine or of its container (cgroup v2 or v1), the smaller."""
-    import psutil
-
-    sizes = [psutil.virtual_memory().total]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    sizes = [_kernel_bytes("MemTotal", "meminfo")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
-            sizes.append(int(Path(path).read_text()))
+            sizes.append(int(Path("/sys/fs/cgroup", name).read_text()))
     return min(size for size in sizes if size)
+
+
+def return_freed_memory() -> None:
+    """Have glibc give freed blocks back at once, so that resident memory is what is in use and repeats."""
+    _set_malloc({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 1 << 16, _M_TRIM_THRESHOLD: 1 << 16}, trim=True)
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Have glibc reuse freed blocks of up to 32 MB instead of giving them back to the kernel after every
-    member.
+    """Have glibc reuse freed blocks of up to 32 MB instead of giving them back after every tar member.
 
     By default blocks above 128 KiB are mapped and unmapped each time: page faults then cost as much as
-    reading. Process-wide, and without effect on other C libraries. Once in a process: what is set afterwards
-    (return_freed_memory) stays.
+    reading. Process-wide. Once in a process: what is set afterwards (return_freed_memory) stays.
     """
-    with contextlib.suppress(OSError, AttributeError, TypeError):
+    _set_malloc({_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20})
+
+
+def _set_malloc(options: dict[int, int], trim: bool = False) -> None:
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library than glibc
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+        for option, value in options.items():
+            libc.mallopt(option, value)
+        if trim:
+            libc.malloc_trim(0)

@@ -15,7 +15,7 @@ import os
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), told apart with any colour vision; grey is for
-# the rest.
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) for any colour vision; grey is for the rest.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REST = "#9AA4AF"
 INK, MUTED, GRID, PAPER = "#1B2126", "#59636E", "#DDE2E7", "#FFFFFF"
@@ -35,19 +34,19 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"}
 _FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Noto Sans', 'DejaVu Sans', sans-serif"
 # Neither XML nor eyes take these.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]")
-# Inches: a figure, a bar with its gap, a line of a legend.
-WIDTH, _PITCH, _LINE = 9.0, 0.28, 0.22
+# Inches: a figure, a bar with its gap, a line of a legend; points: the font.
+WIDTH, _PITCH, _LINE, _SIZE = 9.0, 0.28, 0.22, 9.5
+Legend = Sequence[tuple[str, str]]  # name, colour
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in the house's style inside this context. It needs no display, and leaves matplotlib's settings
-    alone."""
+    """Draw in the house's style inside this context, without a display; matplotlib's settings stay."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
-        matplotlib.rc("font", **{"family": "sans-serif", "sans-serif": ["DejaVu Sans"], "size": 9.5})
+        matplotlib.rc("font", **{"family": "sans-serif", "sans-serif": ["DejaVu Sans"], "size": _SIZE})
         matplotlib.rc("text", color=INK, parse_math=False)
         matplotlib.rc("axes", labelcolor=MUTED, edgecolor=GRID, facecolor="none", axisbelow=True)
         matplotlib.rc("axes.spines", top=False, right=False)
@@ -62,12 +61,12 @@ def style() -> Iterator[None]:
 
 
 class Sheet:
-    """A figure of WIDTH, measured in inches from its top left corner, with title, subtitle and legend."""
+    """A figure of WIDTH, in inches from its top left corner, with title, subtitle and legend.
 
-    def __init__(
-        self, body: float, title: str, subtitle: str = "", legend: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        """`body` is the height for what comes below `top`; `legend` holds (name, colour)."""
+    `body` is the height of what comes below `top`.
+    """
+
+    def __init__(self, body: float, title: str, subtitle: str, legend: Legend = ()) -> None:
         from matplotlib.figure import Figure
         from matplotlib.patches import Rectangle
 
@@ -99,27 +98,21 @@ class Sheet:
         return self.figure.add_axes((left / WIDTH, bottom / self.height, width / WIDTH, height / self.height))
 
     def text(self, left: float, baseline: float, text: str, **font: Any) -> None:
-        """A line of text, its baseline `baseline` inches below the top; `font` as matplotlib's Text takes
-        it."""
+        """A line of text, its baseline `baseline` inches below the top; `font` as for matplotlib's Text."""
         self.figure.text(left / WIDTH, 1 - baseline / self.height, label(text), **font)
 
 
 @dataclass
 class Panel:
-    """Horizontal bars, the first on top; `title` says what they measure, and in which unit.
+    """Horizontal bars, the first on top; each series starts where the one before it ends."""
 
-    `series` are (colour, or a colour per bar; a length per bar), each starting where the one before it ends.
-    `notes` are texts at the ends of the bars, `ranges` a hairline (low, high) per bar, `marks` an upright
-    line per bar, and `whole` says that only whole numbers occur.
-    """
-
-    title: str
+    title: str  # what they measure, and in which unit
     names: Sequence[str]
-    series: Sequence[tuple[str | Sequence[str], Sequence[float]]]
-    notes: Sequence[str]
-    ranges: Sequence[tuple[float, float]] = ()
-    marks: Sequence[float] = ()
-    whole: bool = False
+    series: Sequence[tuple[str | Sequence[str], Sequence[float]]]  # a colour, or one per bar; their lengths
+    notes: Sequence[str]  # at the ends of the bars
+    ranges: Sequence[tuple[float, float]] = ()  # hairlines
+    marks: Sequence[float] = ()  # upright lines
+    whole: bool = False  # only whole numbers occur
 
     def __post_init__(self) -> None:
         self.names = [shorten(name, 2.6) for name in self.names]
@@ -149,30 +142,25 @@ class Panel:
 
 
 def bar_chart(
-    title: str,
-    subtitle: str,
-    panels: Sequence[Panel],
-    legend: Sequence[tuple[str, str]] = (),
-    columns: int = 1,
-    nothing: str = "There is nothing to show.",
+    title: str, subtitle: str, panels: list[Panel], legend: Legend = (), columns: int = 1, nothing: str = ""
 ) -> str:
     """The SVG of panels side by side in `columns`, or of the sentence `nothing` if none has a bar.
 
     A panel without names shares those of the panel at its left. `legend` holds (name, colour).
     """
-    panels = [panel for panel in panels if panel.notes]
+    panels, nothing = [panel for panel in panels if panel.notes], nothing or "There is nothing to show."
     with style():
         if not panels:
             sheet = Sheet(0.38, title, subtitle)
             sheet.text(0.15, 0.88, nothing)
             return svg(sheet.figure, title, f"{subtitle}. {nothing}")
 
-        def room(texts: Iterable[str]) -> float:
-            return max(map(text_width, texts), default=0.0)
-
         # A column has room for its longest name at the left and its longest note at the right.
-        before = [room(t for p in panels[n::columns] for t in p.names) + 0.1 for n in range(columns)]
-        behind = [room(t for p in panels[n::columns] for t in p.notes) + 0.35 for n in range(columns)]
+        before, behind = [0.1] * columns, [0.35] * columns
+        for place, panel in enumerate(panels):
+            column = place % columns
+            before[column] = max(before[column], *(text_width(name) + 0.1 for name in panel.names), 0.0)
+            behind[column] = max(behind[column], *(text_width(note) + 0.35 for note in panel.notes))
         width = (WIDTH - 0.15 - sum(before) - sum(behind)) / columns
         lefts = [0.15 + sum(before[: n + 1]) + sum(behind[:n]) + width * n for n in range(columns)]
 
@@ -197,8 +185,7 @@ def count_axis(axis: Any, ticks: int = 5, whole: bool = True) -> None:
 
 
 def svg(figure: Figure, title: str, description: str) -> str:
-    """The figure as SVG with a title and a description for those who do not see it; the same figure, the same
-    text."""
+    """The figure as SVG, with a title and a description for those who do not see it; the same every time."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = re.sub(r"^.*?(?=<svg )", "", buffer.getvalue(), flags=re.DOTALL)
@@ -215,8 +202,7 @@ def save_svg(path: str | os.PathLike, text: str) -> None:
 
 
 def inline_svg(text: str, prefix: str) -> str:
-    """The SVG for the inside of an HTML page: ids made unique by `prefix`, neutral colours as CSS
-    variables."""
+    """The SVG for inside a page: ids made unique by `prefix`, neutral colours as CSS variables."""
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
     for colour, name in _VARIABLES.items():
         text = re.sub(f"{colour}\\b", f"var({name}, {colour})", text, flags=re.IGNORECASE)
@@ -228,8 +214,8 @@ def label(text: str) -> str:
     return _CONTROL.sub("\ufffd", re.sub(r"[\t\r\n]+", " ", text))
 
 
-def text_width(text: str, size: float = 9.5) -> float:
-    """About how wide a text is in inches, in any sans-serif font of `size` points."""
+def text_width(text: str) -> float:
+    """About how wide a text is in inches, in any sans-serif font of _SIZE points."""
 
     def ems(char: str) -> float:
         if unicodedata.combining(char):
@@ -240,7 +226,7 @@ def text_width(text: str, size: float = 9.5) -> float:
             return 0.3
         return 0.68 if char.isupper() or char in "mwMW%" else 0.56
 
-    return sum(map(ems, text)) * size / 72
+    return sum(map(ems, text)) * _SIZE / 72
 
 
 def shorten(text: str, width: float) -> str:

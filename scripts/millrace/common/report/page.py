@@ -15,9 +15,6 @@ import jinja2
 
 from millrace.common.report.figures import human_bytes, human_count, human_share, inline_svg, label
 
-# Words longer than this many characters may be broken.
-LONG_WORD = 32
-
 
 @dataclass(frozen=True)
 class Number:
@@ -69,9 +66,10 @@ def render(template: str | os.PathLike, **values: Any) -> str:
         # Not of Markup, a subclass of str: what is marked safe stays as it is.
         finalize=lambda value: label(value) if type(value) is str else value,
     )
-    environment.filters |= {"count": human_count, "bytes": human_bytes, "share": human_share}
-    environment.filters["inline"] = inline_svg
+    filters = {"count": human_count, "bytes": human_bytes, "share": human_share, "inline": inline_svg}
+    environment.filters.update(filters)
     for kind in (Number, Code):
         environment.tests[kind.__name__] = lambda value, kind=kind: isinstance(value, kind)
-    environment.tests["long_word"] = lambda text: max(map(len, text.split()), default=0) > LONG_WORD
+    # Such words may be broken.
+    environment.tests["long_word"] = lambda text: any(len(word) > 32 for word in text.split())
     return environment.get_template(path.name).render(values)

@@ -27,34 +27,28 @@ _RATES = {"duration_seconds": pa.float64(), "cer": pa.float64(), "wer": pa.float
 
 @dataclass
 class Country:
-    """A country as the report shows it.
-
-    `recordings` counts them by split. `rates` holds all segments of the manifest: duration_seconds, cer and
-    wer (fractions) in float32, NaN if unknown, and in_shard, which says whether the segment is in a shard.
-    """
+    """A country as the report shows it."""
 
     name: str
     language: str
     ledgers: dict[str, Ledger]  # of segments and files, by unit
     notes: list[str]
-    recordings: Mapping[str, int]
+    recordings: Mapping[str, int]  # by split
     source_hours: float
+    # All segments of the manifest: duration_seconds, cer and wer (fractions) in float32, NaN if unknown, and
+    # in_shard, which says whether the segment is in a shard.
     rates: pd.DataFrame
 
 
 @dataclass
 class Corpus:
-    """All countries in the order of their names.
-
-    `parts` has a row per country, split and subset: segments, hours, size (bytes) and shards.
-    """
+    """All countries in the order of their names."""
 
     countries: list[Country]
-    parts: pd.DataFrame
+    parts: pd.DataFrame  # segments, hours, size (bytes) and shards by country, split and subset
 
     @property
     def names(self) -> list[str]:
-        """The names of all countries."""
         return [country.name for country in self.countries]
 
     @property
@@ -66,9 +60,7 @@ class Corpus:
     @property
     def rates(self) -> pd.DataFrame:
         """The rates of all countries, one after the other."""
-        empty = pd.DataFrame(
-            {name: np.zeros(0, np.float32) for name in _RATES} | {"in_shard": np.zeros(0, bool)}
-        )
+        empty = pd.DataFrame(columns=list(_RATES), dtype=np.float32).assign(in_shard=np.zeros(0, bool))
         return pd.concat([empty, *(country.rates for country in self.countries)], ignore_index=True)
 
     def ledger(self, unit: str) -> Ledger:
@@ -77,8 +69,7 @@ class Corpus:
         return Ledger.total("speech_report_corpus", "all", ledgers, unit)
 
     def by_reason(self, unit: str, column: str) -> pd.DataFrame:
-        """Counts of `rejected`, `repaired` or `warnings` by reason (rows, the most frequent first) and
-        country (columns)."""
+        """Counts of `rejected`, `repaired` or `warnings` by reason (rows, by frequency) and country."""
         counts = {country.name: dict(getattr(country.ledgers[unit], column)) for country in self.countries}
         table = pd.DataFrame.from_dict(counts, "columns", dtype="float64").fillna(0).astype("int64")
         table = table.loc[table.sum(axis=1) > 0].sort_index()
@@ -86,8 +77,7 @@ class Corpus:
 
 
 def read(index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str | os.PathLike) -> Corpus:
-    """Read the merged index, the merged ledger, and the countries' CSVs; raise if they contradict each
-    other."""
+    """Read the merged index and ledger, and the countries' CSVs; raise if they contradict each other."""
     parts = _parts(index)
     try:
         rows = jsonl.read(ledger)["countries"]
@@ -102,8 +92,7 @@ def read(index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str 
         raise MillraceError(f"holds segments of {unknown}, which {ledger} lacks", str(index), _AGAIN)
     countries.sort(key=lambda country: (country.name.casefold(), country.name))
     order = {country.name: place for place, country in enumerate(countries)}
-    rank = parts["country"].map(order)
-    return Corpus(countries, parts.loc[rank.sort_values(kind="stable").index])
+    return Corpus(countries, parts.sort_values("country", kind="stable", key=lambda names: names.map(order)))
 
 
 def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) -> Country:
@@ -114,13 +103,10 @@ def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) 
     table = _read_csv(folder / f"{safe_name(name)}_manifest.csv", {"key": pa.string(), **_RATES})
     rates = table.select(list(_RATES)).to_pandas().astype(np.float32).replace([np.inf, -np.inf], np.nan)
     rates["in_shard"] = pc.is_in(table["key"], value_set=keys).to_numpy()
-    if not in_shards == ledgers["segment"].rows_out == rates["in_shard"].sum():
-        raise MillraceError(
-            f"the index holds {in_shards} segments of {name}, the ledger {ledgers['segment'].rows_out}, "
-            f"and {rates['in_shard'].sum()} of them are in the manifest",
-            where=str(index),
-            remedy=_AGAIN,
-        )
+    ledger, manifest = ledgers["segment"].rows_out, rates["in_shard"].sum()
+    if not in_shards == ledger == manifest:
+        problem = f"the index holds {in_shards} segments of {name}, the ledger {ledger}, "
+        raise MillraceError(problem + f"and {manifest} of them are in the manifest", str(index), _AGAIN)
     columns = {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}
     files = _read_csv(folder / f"{safe_name(name)}_splits.csv", columns).to_pandas()
     # Several files of one recording are one recording.
@@ -151,16 +137,14 @@ def _parts(index: str | os.PathLike) -> pd.DataFrame:
 
 
 def _read_csv(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
+    convert = {"include_columns": list(types), "column_types": types, "strings_can_be_null": False}
+    options = {
+        "read_options": pa_csv.ReadOptions(block_size=16 << 20),  # a row, with its texts, must fit a block
+        "parse_options": pa_csv.ParseOptions(newlines_in_values=True),
+        "convert_options": pa_csv.ConvertOptions(**convert),
+    }
     try:
-        return pa_csv.read_csv(
-            path,
-            # A row must fit a block; texts of a segment are far smaller.
-            read_options=pa_csv.ReadOptions(block_size=16 << 20),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa_csv.ConvertOptions(
-                include_columns=list(types), column_types=types, strings_can_be_null=False
-            ),
-        )
+        return pa_csv.read_csv(path, **options)
     except FileNotFoundError:
         raise MillraceError("the file is missing", str(path), "Run `snakemake speech_manifest`") from None
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:

@@ -25,11 +25,9 @@ def hours(corpus: Corpus) -> str:
     bars = _cut(table.loc[order], "countries")
     in_minutes = bars.sum(axis=1).max() < 2
     bars *= 60 if in_minutes else 1
-    legend = [
-        (f"{split} {human_share(splits[split], total)}", colour)
-        for split, colour in zip(SPLITS, PALETTE, strict=False)
-    ]
-    series = [(colour, list(bars[split])) for split, (_, colour) in zip(SPLITS, legend, strict=True)]
+    colours = list(zip(SPLITS, PALETTE, strict=False))
+    legend = [(f"{split} {human_share(splits[split], total)}", colour) for split, colour in colours]
+    series = [(colour, list(bars[split])) for split, colour in colours]
     notes = [_one_decimal(amount, "min" if in_minutes else "h") for amount in bars.sum(axis=1)]
     label = f"Audio in shards ({'minutes' if in_minutes else 'hours'})"
     noun = "country" if len(table) == 1 else "countries"
@@ -87,48 +85,38 @@ def distributions(rates: pd.DataFrame) -> str:
     in_shard = rates["in_shard"].to_numpy()
     count = int(in_shard.sum())
     title = "Duration and error rates of all segments in the manifest"
-    legend = [
-        (f"in shards ({human_count(count)})", IN_SHARDS),
-        (f"rejected when shards were made ({human_count(len(rates) - count)})", REJECTED),
-    ]
-    panels = (
-        ("Duration (s)", "duration_seconds", 1, 0.05),
-        ("CER (%)", "cer", 100, 0.5),
-        ("WER (%)", "wer", 100, 0.5),
-    )
+    lost = f"rejected when shards were made ({human_count(len(rates) - count)})"
+    legend = [(f"in shards ({human_count(count)})", IN_SHARDS), (lost, REJECTED)]
     with figures.style():
         sheet = Sheet(2.75, title, "A bar behind a gap holds all that is beyond the axis", legend)
         gap, left = 0.77, 0.8
         width = (figures.WIDTH - left - 0.2 - 2 * gap) / 3
-        for place, (label, column, scale, finest) in enumerate(panels):
+        for place, (name, unit, column) in enumerate(
+            (("Duration", "s", "duration_seconds"), ("CER", "%", "cer"), ("WER", "%", "wer"))
+        ):
             axes = sheet.axes(left + place * (width + gap), sheet.top + 0.3, width, 2.0)
-            axes.set_xlabel(label)
+            axes.set_xlabel(f"{name} ({unit})")
             axes.set_ylabel("Segments" if place == 0 else "")
-            values = rates[column].to_numpy(np.float64) * scale
+            values = rates[column].to_numpy(np.float64) * (100 if unit == "%" else 1)
             valid = np.isfinite(values)
-            _histogram(axes, values[valid], in_shard[valid], label, finest)
+            _histogram(axes, values[valid], in_shard[valid], unit)
         return figures.svg(sheet.figure, title, "; ".join(name for name, _ in legend))
 
 
-def _histogram(axes: Any, values: np.ndarray, in_shard: np.ndarray, label: str, finest: float) -> None:
-    unit = label[label.index("(") + 1 : -1]
+def _histogram(axes: Any, values: np.ndarray, in_shard: np.ndarray, unit: str) -> None:
     figures.count_axis(axes.yaxis)
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", labelcolor=figures.MUTED)
-    note = (
-        f"median {np.median(values):.1f} {unit}, mean {values.mean():.1f} {unit}"
-        if values.size
-        else "no values"
-    )
-    axes.set_title(note, loc="left", fontsize=9, color=figures.MUTED, pad=8)
+    font = {"loc": "left", "fontsize": 9, "color": figures.MUTED, "pad": 8}
     if not values.size:
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set_title("no values", **font)
+        axes.set(xticks=[], yticks=[])
         return
+    axes.set_title(f"median {np.median(values):.1f} {unit}, mean {values.mean():.1f} {unit}", **font)
 
     # The bar after a gap holds what lies beyond the last edge.
-    edges, beyond = histogram_edges(values, unit == "%", finest)
+    edges, beyond = histogram_edges(values, *((True, 0.5) if unit == "%" else (False, 0.05)))
     step, last = edges[1] - edges[0], edges[-1]
     bins = np.clip(np.ceil((values - edges[0]) / step - 1e-4) - 1, 0, edges.size - 1).astype(int)
     centres = np.append(edges[:-1] + step / 2, last + 1.5 * step)
@@ -149,11 +137,10 @@ def _histogram(axes: Any, values: np.ndarray, in_shard: np.ndarray, label: str, 
 
 
 def histogram_edges(values: np.ndarray, from_zero: bool, finest: float) -> tuple[np.ndarray, bool]:
-    """Round, even edges with at most 40 bins over 99.5 % of the values, and whether values lie beyond the
-    last edge.
+    """Round, even edges with at most 40 bins over 99.5 % of the values, and whether values lie beyond.
 
-    Bins hold their upper edge, so that a limit that is itself allowed parts the bins; the first holds both
-    its edges.
+    Bins hold their upper edge (the first holds both), so that a limit that is allowed parts the bins. No bin
+    is narrower than `finest`.
     """
     low = 0.0 if from_zero else float(values.min())
     high, highest = float(np.quantile(values, 0.995)), float(values.max())

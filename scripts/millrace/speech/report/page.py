@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -21,15 +22,15 @@ MAX_ROWS = 200
 
 def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
     """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries."""
-    total, parts = corpus.ledger("segment"), corpus.parts
+    total, sums = corpus.ledger("segment"), corpus.parts[["hours", "shards", "size"]].sum()
     tiles = [
-        ("In shards", Number(parts["hours"].sum(), human_hours(parts["hours"].sum()))),
+        ("In shards", Number(sums["hours"], human_hours(sums["hours"]))),
         ("Segments", _count(total.rows_out)),
         ("Rejected", Number(total.rows_rejected, human_share(total.rows_rejected, total.rows_in))),
         ("Recordings", _count(sum(sum(country.recordings.values()) for country in corpus.countries))),
         ("Countries", _count(len(corpus.countries))),
-        ("Shards", _count(parts["shards"].sum())),
-        ("Size", _bytes(parts["size"].sum())),
+        ("Shards", _count(sums["shards"])),
+        ("Size", _bytes(sums["size"])),
     ]
     repairs = _by_reason(corpus, "repaired", "repaired") + _by_reason(corpus, "warnings", "with a warning")
     return page.render(
@@ -70,15 +71,6 @@ def _one_decimal(value: float) -> Number:
     return Number(0, "–") if math.isnan(value) else Number(round(value, 4), f"{value:.1f}")
 
 
-def _text(value: object) -> str:
-    """A text; nothing in the total, which has none."""
-    return value if isinstance(value, str) else ""
-
-
-def _code(value: object) -> Cell:
-    return Code(value) if isinstance(value, str) else ""
-
-
 def _with_total(table: pd.DataFrame) -> pd.DataFrame:
     """The table with the sums of its columns as last row."""
     return pd.concat([table, table.sum(numeric_only=True).to_frame("All").T])
@@ -87,33 +79,36 @@ def _with_total(table: pd.DataFrame) -> pd.DataFrame:
 def _table(caption: str, table: pd.DataFrame, shown: Mapping[str, Callable[..., Cell]]) -> Table:
     """A table by country, with the total as last row. `shown` makes cells of columns that are not counts."""
     ways = [shown.get(name, _count) for name in table.columns]
-    rows = [
-        [name, *(way(value) for way, value in zip(ways, values, strict=True))]
-        for name, *values in table.itertuples(name=None)
-    ]
+    rows = [[name, *map(_cell, values, ways)] for name, *values in table.itertuples(name=None)]
     return Table(caption, ["Country", *table.columns], rows[:-1], rows[-1])
 
 
-def _counts(corpus: Corpus, unit: str) -> pd.DataFrame:
-    names = ("rows_in", "rows_out", "rows_rejected")
-    rows = [[getattr(country.ledgers[unit], name) for name in names] for country in corpus.countries]
-    return pd.DataFrame(rows, corpus.names, names, dtype="int64")
+def _cell(value: Any, shown: Callable[..., Cell]) -> Cell:
+    """The value as `shown`; nothing for a text that the total has not."""
+    return "" if shown in (str, Code) and not isinstance(value, str) else shown(value)
+
+
+def _counts(corpus: Corpus, unit: str, *columns: str) -> pd.DataFrame:
+    """Rows in, out and rejected by country, under these names."""
+    ledgers = [country.ledgers[unit] for country in corpus.countries]
+    rows = [[ledger.rows_in, ledger.rows_out, ledger.rows_rejected] for ledger in ledgers]
+    return pd.DataFrame(rows, corpus.names, columns, dtype="int64")
 
 
 def _countries(corpus: Corpus) -> Table:
-    counts, hours = _counts(corpus, "segment"), _hours(corpus)
+    hours, counts = _hours(corpus), _counts(corpus, "segment", "in", "out", "rejected")
     columns = {
         "Language": [country.language for country in corpus.countries],
         "Recordings": [sum(country.recordings.values()) for country in corpus.countries],
         "Recorded (h)": [country.source_hours for country in corpus.countries],
-        "Segments found": counts["rows_in"],
-        "Rejected": counts["rows_rejected"],
-        "In shards": counts["rows_out"],
+        "Segments found": counts["in"],
+        "Rejected": counts["rejected"],
+        "In shards": counts["out"],
         "In shards (h)": corpus.hours.sum(axis=1),
     }
     table = _with_total(pd.DataFrame(columns, corpus.names))
     table["Share of hours"] = table["In shards (h)"] / corpus.parts["hours"].sum()
-    shown = {"Language": _code, "Recorded (h)": hours, "In shards (h)": hours, "Share of hours": _share}
+    shown = {"Language": Code, "Recorded (h)": hours, "In shards (h)": hours, "Share of hours": _share}
     return _table("Hours and segments per country", table, shown)
 
 
@@ -121,12 +116,12 @@ def _splits(corpus: Corpus) -> Table:
     hours = _with_total(corpus.hours)
     counts = [[country.recordings.get(split, 0) for split in SPLITS] for country in corpus.countries]
     recordings = _with_total(pd.DataFrame(counts, corpus.names, SPLITS, dtype="int64"))
-    columns, shown = {}, {}
+    table, shown = pd.DataFrame(index=hours.index), {}
     for split in SPLITS:
-        columns[f"{split} recordings"] = recordings[split]
-        columns[f"{split} (h)"], shown[f"{split} (h)"] = hours[split], _hours(corpus)
-        columns[f"{split} share"], shown[f"{split} share"] = hours[split] / hours.sum(axis=1), _share
-    return _table("Real shares of the splits", pd.DataFrame(columns), shown)
+        table[f"{split} recordings"] = recordings[split]
+        table[f"{split} (h)"], shown[f"{split} (h)"] = hours[split], _hours(corpus)
+        table[f"{split} share"], shown[f"{split} share"] = hours[split] / hours.sum(axis=1), _share
+    return _table("Real shares of the splits", table, shown)
 
 
 def _subsets(corpus: Corpus) -> Table:
@@ -140,7 +135,7 @@ def _subsets(corpus: Corpus) -> Table:
         "Size of audio": parts["size"],
     }
     table = _with_total(pd.DataFrame(columns).set_index(parts["country"]))
-    shown = {"Split": _text, "Subset": _text, "Hours": _hours(corpus), "Size of audio": _bytes}
+    shown = {"Split": str, "Subset": str, "Hours": _hours(corpus), "Size of audio": _bytes}
     return _table("Shards per split and subset", table, shown)
 
 
@@ -148,13 +143,10 @@ def _rates(corpus: Corpus, joined: pd.DataFrame) -> Table:
     rows = []
     for name, rates in [*((country.name, country.rates) for country in corpus.countries), ("All", joined)]:
         cells: list[Cell] = [name, _count(len(rates))]
-        for column, scale, quantiles in (
-            ("duration_seconds", 1, [0.05, 0.5, 0.95]),
-            ("cer", 100, [0.5, 0.95]),
-            ("wer", 100, [0.5, 0.95]),
-        ):
-            values = rates[column].astype("float64") * scale
-            cells += map(_one_decimal, [*values.quantile(quantiles), values.mean()])
+        seconds = rates["duration_seconds"].astype("float64")
+        cells.append(_one_decimal(seconds.quantile(0.05)))
+        for values in (seconds, *(rates[rate].astype("float64") * 100 for rate in ("cer", "wer"))):
+            cells += map(_one_decimal, [*values.quantile([0.5, 0.95]), values.mean()])
         rows.append(cells)
     columns = ["Country", "Segments", *(f"Duration {what} (s)" for what in ("5 %", "median", "95 %", "mean"))]
     columns += [f"{rate} {what} (%)" for rate in ("CER", "WER") for what in ("median", "95 %", "mean")]
@@ -169,34 +161,32 @@ def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
         counts, rows_in = corpus.by_reason(unit, column), corpus.ledger(unit).rows_in
         if counts.empty:
             continue
-
-        def row(name: Cell, meant: str, count: int, where: str = "", rows_in: int = rows_in) -> list[Cell]:
-            share = [_share(count / rows_in if rows_in else math.nan)] if shares else []
-            return [name, meant, _count(count), *share, where]
-
-        rows = []
+        lines = []
         for reason, by_country in counts.iloc[:MAX_ROWS].iterrows():
             ranked = by_country[by_country > 0].sort_index().sort_values(ascending=False, kind="stable")
             where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
             name = Code(reason) if " " not in reason else reason
-            rows.append(row(name, meaning(reason), by_country.sum(), where))
+            lines.append((name, meaning(reason), by_country.sum(), where))
         if (rest := len(counts) - MAX_ROWS) > 0:
-            rows.append(row(f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum()))
-        tables.append(Table(f"{noun} {done}", columns, rows, row("All", "", counts.to_numpy().sum())))
+            lines.append((f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum(), ""))
+        rows = []
+        for name, meant, count, where in (*lines, ("All", "", counts.to_numpy().sum(), "")):
+            share = [_share(count / rows_in if rows_in else math.nan)] if shares else []
+            rows.append([name, meant, _count(count), *share, where])
+        tables.append(Table(f"{noun} {done}", columns, rows[:-1], rows[-1]))
     return tables
 
 
 def _notes(corpus: Corpus) -> list[Table]:
-    rows = [
-        [country.name, Code(note), meaning(note)] for country in corpus.countries for note in country.notes
-    ]
+    notes = [(country.name, note) for country in corpus.countries for note in country.notes]
+    rows = [[name, Code(note), meaning(note)] for name, note in notes]
     return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)] if rows else []
 
 
 def _ledgers(corpus: Corpus) -> list[Table]:
     tables = []
     for caption, unit, out in (("Segments", "segment", "In shards"), ("Alignment files", "file", "Used")):
-        table = _with_total(_counts(corpus, unit).set_axis(["Found", out, "Rejected"], axis=1))
+        table = _with_total(_counts(corpus, unit, "Found", out, "Rejected"))
         table["Share rejected"] = table["Rejected"] / table["Found"]
         tables.append(_table(caption, table, {"Share rejected": _share}))
     return tables
