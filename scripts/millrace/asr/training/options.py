@@ -10,7 +10,7 @@ from typing import Any
 from millrace.common import cli, settings
 from millrace.common.settings import setting
 
-# `baseline` is what fine-tuning scripts do, `ideal` repeats batches from memory: both are there to compare with.
+# `baseline` is what fine-tuning scripts do, `ideal` repeats batches from memory: both only to compare with.
 LOADERS = ("bucketed", "baseline", "ideal")
 
 
@@ -40,7 +40,7 @@ class TrainOptions:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, **changes: Any) -> TrainOptions:
-        """The choices that the flags of a step made, with `changes`."""
+        """What the flags of a step chose, with `changes`."""
         return settings.from_args(cls, args, model=args.model_path or args.model, **changes)
 
 
