@@ -53,10 +53,10 @@ def test_the_batch_fits_and_one_in_thirty_two_more_does_not(limit, fixed, each, 
     assert max(device.tried) <= rows
 
 
-@pytest.mark.parametrize("search", [Search(2.0, 65, 1), Search(2.0, 999, 1, max_bs=65), Search(2.0, 65, 64)])
-def test_all_rows_are_tried_although_nearly_all_of_them_fit(search):
-    device = Device(each=0.03125, power=0.8)
-    assert largest(search, device)[0] == 65 == device.tried[-1]
+def test_all_rows_are_tried_although_nearly_all_of_them_fit():
+    for search in (Search(2.0, 65, 1), Search(2.0, 999, 1, max_bs=65), Search(2.0, 65, 64)):
+        device = Device(each=0.03125, power=0.8)
+        assert largest(search, device)[0] == 65 == device.tried[-1]
 
 
 def test_a_line_through_the_peaks_saves_trials():
@@ -67,24 +67,23 @@ def test_a_line_through_the_peaks_saves_trials():
 
 def test_a_soak_that_goes_wrong_backs_off_and_says_why():
     device, soaks = Device(), []
+    changes = [
+        {"oom": True, "message": "CUDA out of memory"},
+        {"peak_gb": 10.5, "step_peak_gb": 10.5},
+        *({"retried": True, "peak_gb": 9.9}, {"peak_gb": 9.9}),
+    ]
 
     def soak(rows: int) -> dict:
         soaks.append(rows)
-        answer = device(rows)
-        if len(soaks) == 1:
-            return {**answer, "oom": True, "message": "CUDA out of memory"}
-        if len(soaks) == 2:
-            return {**answer, "peak_gb": 10.5, "step_peak_gb": 10.5}
-        return {**answer, "retried": len(soaks) == 3, "peak_gb": 9.9}
+        return {**device(rows), **changes[len(soaks) - 1]}
 
     result = calibrate(Search(10.0, rows=10**6), device, soak)
     first, second, third, last = soaks
-    assert first > second > third > last == result["batch_size"] and result["limited_by"] == "soak"
-    assert second == first * 9 // 10
+    assert first > second == first * 9 // 10 > third > last == result["batch_size"]
+    assert result["limited_by"] == "soak" and result["peak_memory_gb"] == 9.9
     assert [entry["batch_size"] for entry in result["backed_off"]] == [first, second, third]
     signs = ("out of memory at step 1", "above the limit of 10.000 GB", "again")
     assert all(sign in entry["why"] for sign, entry in zip(signs, result["backed_off"], strict=True))
-    assert result["peak_memory_gb"] == 9.9
 
 
 def test_a_soak_that_never_lasts_is_an_error():
@@ -101,13 +100,7 @@ def test_backing_off_always_shrinks(size, over):
         assert backed_off_size(Search(10.0, rows=5000), size, {**answer, **changes}) < size
 
 
-@pytest.mark.parametrize(
-    ("search", "limit"),
-    [
-        (Search(1000.0, rows=50), "rows"),
-        (Search(1000.0, rows=500, max_bs=64), "max_bs"),
-        (Search(10.0, rows=500), "memory"),
-    ],
-)
-def test_what_limits_the_batch_is_said(search, limit):
-    assert calibrate(search, Device(), None)["limited_by"] == limit
+def test_what_limits_the_batch_is_said():
+    searches = {"rows": Search(14.0, 50), "max_bs": Search(14.0, 500, max_bs=64), "memory": Search(10.0, 500)}
+    for limit, search in searches.items():
+        assert calibrate(search, Device(), None)["limited_by"] == limit

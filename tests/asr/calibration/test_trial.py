@@ -27,8 +27,8 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
     case = worst_case.find(config, "b_1_2", 3)
     assert (case.rows, case.number, case.audio_rows) == (7, 1, [10, 9, 8])
     assert case.text_rows[0] == 4 and case.longest_characters == len("number 4 said and more")
-    table = RowTable.open(config.parent)
-    assert case.longest_seconds == pytest.approx(table.rows([10])[0].duration_s, rel=1e-6)
+    longest = RowTable.open(config.parent).rows([10])[0].duration_s
+    assert case.longest_seconds == pytest.approx(longest, rel=1e-6)
     with pytest.raises(MillraceError, match=r"no bucket 'b_9_9'.*b_0_1, b_1_2"):
         worst_case.find(config, "b_9_9", 3)
     path = config.parent / "train/b_0_1.parquet"
@@ -43,10 +43,6 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
     path.write_bytes(b"PAR1 cut")
     with pytest.raises(MillraceError, match="cannot be read"):
         worst_case.find(config, "b_1_2", 3)
-    for damaged in ("{}", "[]", '{"buckets": [{}]}', '{"buckets": [{"bucket_id": 3}]}', "{"):
-        config.write_text(damaged)
-        with pytest.raises(MillraceError, match="not a bucket configuration"):
-            worst_case.find(config, "b_1_2", 3)
 
 
 def soak_plan(durations: list, size: int, steps: int, world: int = 1, first: int = 0) -> SoakPlan:
@@ -70,27 +66,24 @@ def test_a_soak_has_its_steps_its_rows_and_the_heaviest_batch(rows, size, steps,
 
 
 def test_a_soak_of_all_buckets_visits_all():
-    durations = [np.full(400, 2.0, np.float32), np.full(3, 29.0, np.float32), np.zeros(0, np.float32)]
-    plan = soak_plan(durations, 4, 20)
-    seen = np.concatenate([plan.batch(step, 0) for step in range(len(plan))])
-    assert (seen < 400).any() and (seen >= 400).any()
+    plan = soak_plan([np.full(400, 2.0, np.float32), np.full(3, 29.0, np.float32), np.zeros(0)], 4, 20)
+    assert {bool(row < 400) for step in range(len(plan)) for row in plan.batch(step, 0)} == {True, False}
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"),
+    "error",
     [
-        (MemoryError(), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), True),
-        (RuntimeError("CUDA error: out of memory"), True),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
-        (OSError(12, "Cannot allocate memory"), True),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (ValueError("out of memory"), False),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+        RuntimeError("CUDA error: out of memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        OSError(12, "Cannot allocate memory"),
     ],
 )
-def test_what_counts_as_out_of_memory(error, expected):
-    assert is_out_of_memory(error) is expected
+def test_what_counts_as_out_of_memory(error):
+    assert is_out_of_memory(error) and not is_out_of_memory(ValueError("out of memory"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert says_out_of_memory("terminate called after throwing an instance of 'std::bad_alloc'")
 
 
