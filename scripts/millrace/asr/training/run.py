@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from millrace.asr.planning import budgets
 from millrace.asr.throughput.profile import StepProfiler
 from millrace.asr.throughput.recorder import StepRecorder
@@ -19,29 +21,20 @@ from millrace.common.training.settings import LoopSettings
 # What may change without making it another run: its length, speed and logging, and where files lie.
 _FREE = {
     *("epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps", "eval_at_start"),
-    *(
-        "eval_samples",
-        "log_ids",
-        "tensorboard",
-        "device",
-        "timeout_seconds",
-        "num_workers",
-        "prefetch_factor",
-    ),
-    *("max_open_tars", "max_bad_fraction", "bucket_dir", "calibration"),
+    *("eval_samples", "log_ids", "tensorboard", "device", "timeout_seconds", "num_workers", "bucket_dir"),
+    *("prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration"),
 }
 
 
 def run(
-    options: TrainOptions, settings: LoopSettings, folder: str | Path, profile_steps: int = 0
+    options: TrainOptions, settings: LoopSettings, folder: Path, profile_steps: int = 0
 ) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only.
 
     With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader `bucketed`
     saves its model, and rank 0 tests it alone, when the other ranks have left and freed their devices.
     """
-    ranks, folder = Ranks.from_environment(), Path(folder)
-    task = AsrTask(options)
+    ranks, task = Ranks.from_environment(), AsrTask(options)
     if options.calibration:
         of_model = (options.model, options.model_options)
         budgets.check_calibration(options.calibration, *of_model, settings, ranks.world_size)
@@ -72,8 +65,6 @@ def _measure(
 ) -> StepRecorder | StepProfiler:
     device = None if settings.device == "auto" else settings.device
     if profile_steps:
-        import torch
-
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         return StepProfiler(folder, profile_steps, chosen, rank=ranks.rank)
     of_options = ("loader", "model", "model_options", "batch_seconds", "num_workers")
