@@ -1,5 +1,4 @@
-"""calibrated_bs.json from the files of the buckets: order, model, budgets that the planner takes,
-refusals."""
+"""calibrated_bs.json from the files of the buckets: order, model, budgets for the planner, refusals."""
 
 from __future__ import annotations
 
@@ -109,6 +108,8 @@ def test_one_overlong_transcript_does_not_thin_out_every_batch(tmp_path):
 def test_the_order_of_the_files_does_not_matter(tmp_path):
     _, output = merged(tmp_path, ALL)
     first = output.read_bytes()
+    each = {"per_second": 0.055, "per_second_squared": 0.0011, "per_character": 0.0004}
+    assert json.loads(first)["memory_model"]["per_sample_gb"] == pytest.approx(each, rel=1e-4)
     _, output = merged(tmp_path, ALL, ["b_0_3", "b_7_10", "b_20_30"])
     assert output.read_bytes() == first
 

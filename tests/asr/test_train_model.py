@@ -23,9 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Small and quick; dropout on, so that the generators' state counts.
 MODEL = ["--model-options", '{"hidden": 16, "channels": 4}', "--batch-seconds", "0.6", "--lr", "1e-3"]
 # Both spellings of the flags that the original script has.
-COMMON = [
-    *("--log_steps", "1", "--save-steps", "2", "--log-ids", "1", "--tensorboard", "0", "--num_workers", "1")
-]
+COMMON = ["--log_steps", "1", "--save-steps", "2", "--log-ids=1", "--tensorboard=0", "--num_workers", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +46,8 @@ def environment() -> dict[str, str]:
 
 
 def train(buckets: Path, run: Path, *more: str, ranks: int = 1) -> dict:
-    done = subprocess.run(
-        command(buckets, run, *more, ranks=ranks), cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
+    start = command(buckets, run, *more, ranks=ranks)
+    done = subprocess.run(start, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads((run / "metrics.json").read_bytes())
 
@@ -82,14 +79,17 @@ def all_ids(buckets: Path) -> set[int]:
     return {row.sample_id for row in table.rows(np.arange(len(table)))}
 
 
-def kill_at(step: int, running: subprocess.Popen, run: Path, group: bool = True) -> None:
+def start_and_kill(step: int, command: list[str], run: Path) -> None:
+    """Run `command` and kill it with all its processes when `step` is logged."""
+    streams = {"stderr": subprocess.DEVNULL, "start_new_session": True}
+    running = subprocess.Popen(command, cwd=ROOT, env=environment(), **streams)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and running.poll() is None:
         if (run / "metrics.jsonl").exists() and len(losses(run)) >= step:
             break
         time.sleep(0.02)
     assert running.poll() is None, "it ended before it could be killed"
-    (os.killpg if group else os.kill)(running.pid, signal.SIGKILL)
+    os.killpg(running.pid, signal.SIGKILL)
     running.wait()
 
 
@@ -111,24 +111,13 @@ def test_a_run_trains_evaluates_and_saves(undisturbed, buckets):
 def test_killed_and_resumed_it_is_the_same_run_bit_for_bit(undisturbed, buckets, tmp_path):
     run, _ = undisturbed
     for step in (3, 8):
-        arguments = command(buckets, tmp_path, "--epochs", "2")
-        running = subprocess.Popen(
-            arguments, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        kill_at(step, running, tmp_path)
+        start_and_kill(step, command(buckets, tmp_path, "--epochs", "2"), tmp_path)
     train(buckets, tmp_path, "--epochs", "2")
     assert losses(tmp_path) == losses(run) and ids(tmp_path) == ids(run)
 
 
 def test_three_ranks_see_every_sample_once_and_one_rank_takes_over(buckets, tmp_path):
-    running = subprocess.Popen(
-        command(buckets, tmp_path, "--epochs", "1", ranks=3),
-        cwd=ROOT,
-        env=environment(),
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    kill_at(3, running, tmp_path)
+    start_and_kill(3, command(buckets, tmp_path, "--epochs", "1", ranks=3), tmp_path)
     metrics = train(buckets, tmp_path, "--epochs", "1", "--num_workers", "0")
     assert [world for _, world in metrics["world_sizes"]] == [3, 1]
     assert ids(tmp_path) == Counter(all_ids(buckets))

@@ -20,11 +20,8 @@ from millrace.common import cli
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add, files = parser.add_argument, {"type": Path, "nargs": "+", "default": []}
-    add(
-        "--manifests",
-        **files,
-        help="train, dev and test manifests, a folder of them, or the speech index.parquet",
-    )
+    places = "train, dev and test manifests, a folder of them, or the speech index.parquet"
+    add("--manifests", **files, help=places)
     for split in ("train", "dev", "test"):
         add(f"--{split}", **files, help=f"{split} manifests of any name")
     add("--tar-index", type=Path, nargs="*", default=[], help="tar indices, or folders of them")
@@ -32,12 +29,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tar-root", default="", help="where relative tar paths start (default: the working folder)")
     template = "JSONL: the tar of a row with shard_id only (default %(default)s)"
     add("--tar-template", default=manifests.TAR_TEMPLATE, help=template)
-    add(
-        "--speech-transcript",
-        choices=["human", "asr"],
-        default="human",
-        help="to train on (default %(default)s)",
-    )
+    transcript = "to train on (default %(default)s)"
+    add("--speech-transcript", choices=["human", "asr"], default="human", help=transcript)
     add("--output", type=Path, required=True, help="bucket_config.json to write; the buckets lie beside it")
     edges = "seconds, or `default` (0 3 5 7 10 15 20 30), or `auto`: those that pad least (default: default)"
     add("--edges", nargs="+", default=["default"], help=edges)
@@ -49,9 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=42, help="seed of the order inside a bucket (default %(default)s)")
     errors = "share of rows in error that is allowed (default %(default)s)"
     add("--max-error-fraction", type=float, default=0.1, help=errors)
-    add(
-        "--row-group", type=cli.positive_int, default=1 << 16, help="rows per row group (default %(default)s)"
-    )
+    row_group = "rows per row group (default %(default)s)"
+    add("--row-group", type=cli.positive_int, default=1 << 16, help=row_group)
     add("--threads", type=cli.positive_int, default=2, help="(default %(default)s)")
     return parser
 

@@ -22,9 +22,8 @@ class _Removed(argparse.Action):
     """A flag of earlier versions: the error names what took its place."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, option: str = "") -> None:
-        parser.error(
-            f"{option} was removed: write the tars into a partition file (see --help), give --partition"
-        )
+        remedy = "write the tars into a partition file (see --help), give --partition"
+        parser.error(f"{option} was removed: {remedy}")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -30,15 +30,9 @@ def main(argv: list[str] | None = None) -> None:
     if calibration is None:
         cli.log.info("%s has no rows", args.bucket)
         return
-    cli.log.info(
-        "%s (%s): %d rows, limited by %s; peak %.3f GB of %.3f GB",
-        calibration["bucket"],
-        "kept" if kept else "measured",
-        calibration["batch_size"],
-        calibration["limited_by"],
-        calibration["peak_memory_gb"],
-        calibration["key"]["limit_gb"],
-    )
+    facts = [calibration[name] for name in ("batch_size", "limited_by", "peak_memory_gb")]
+    facts = [args.bucket, "kept" if kept else "measured", *facts, calibration["key"]["limit_gb"]]
+    cli.log.info("%s (%s): %d rows, limited by %s; peak %.3f GB of %.3f GB", *facts)
 
 
 if __name__ == "__main__":

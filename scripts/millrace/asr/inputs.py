@@ -36,11 +36,8 @@ class AsrInputs:
 
     def indices(self, wildcards: Any = None) -> list[str]:
         """The tar index of every partition; none where the speech lane has written offsets already."""
-        return (
-            []
-            if self.from_speech
-            else [f"results/asr/tar_index/{name}.parquet" for name in self.sources.partitions.get("tars", [])]
-        )
+        names = [] if self.from_speech else self.sources.partitions.get("tars", [])
+        return [f"results/asr/tar_index/{name}.parquet" for name in names]
 
     def manifests(self, wildcards: Any = None) -> list[str]:
         """Where the samples come from."""
@@ -49,8 +46,7 @@ class AsrInputs:
         return [path for paths in self.sources.files.values() for path in paths]
 
     def manifest_place(self, wildcards: Any = None) -> str:
-        """The folder with the manifests, for commands: a command cannot name thousands; or the speech lane's
-        index."""
+        """The manifests' folder, as a command cannot name thousands of files; or the speech lane's index."""
         return next(iter(self.speech_shards()), "") if self.from_speech else self.section["manifest_dir"]
 
     def sweep(self, wildcards: Any = None) -> str:
@@ -70,17 +66,14 @@ class AsrInputs:
         edges = self.section["edges"]
         edges = edges if isinstance(edges, str) else " ".join(f"{edge:g}" for edge in edges)
         keys = [key for key in self._edge_policy.as_dict() or {} if key in self.section]
-        return " ".join(
-            [f"--edges {edges}", *(f"--{key.replace('_', '-')} {self.section[key]}" for key in keys)]
-        )
+        return " ".join([f"--edges {edges}", *(f"--{k.replace('_', '-')} {self.section[k]}" for k in keys)])
 
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""
         return [BUCKETS] if self.manifests() else []
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
-        """The calibration of every bucket, the largest first: with it, it shows soonest that a model does not
-        fit."""
+        """The calibration of every bucket, the largest first: it shows soonest that a model does not fit."""
         edges = self._edge_policy.known_before_build
         names = bucket_ids(edges) if edges else BucketConfig.read(BUCKETS).ids
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
@@ -100,11 +93,9 @@ class AsrInputs:
             return True
 
     def pending_note(self) -> str:
-        """What of the promises can't be shown yet, and how to get there."""
-        waits = self._waits and self.train()
-        return (
-            "with edges: auto the buckets come first; run again to calibrate them and train" if waits else ""
-        )
+        """What of the targets cannot be named yet, and how to get there."""
+        note = "with edges: auto the buckets come first; run again to calibrate them and train"
+        return note if self._waits and self.train() else ""
 
     @property
     def _waits(self) -> bool:
@@ -139,21 +130,17 @@ class AsrInputs:
     def run_arguments(self, wildcards: Any) -> str:
         """The flags of train_model for a run: the model, `training`, and what the run itself says."""
         runs = {**self._measured_runs(), **self.section["runs"]}
-        name = wildcards.run.rpartition("_")[0] if wildcards.run.startswith("bench_") else wildcards.run
+        name, repeat = wildcards.run, ""
+        if name.startswith("bench_"):
+            name, _, repeat = name.rpartition("_")
         if name not in runs:
-            raise MillraceError(
-                f"there is no run {wildcards.run!r}", remedy=f"asr.runs has {', '.join(runs)}"
-            )
-        chosen = {
-            **self._model(),
-            "seed": self.section["seed"],
-            **self.section["training"],
-            **(runs[name] or {}),
-        }
+            remedy = f"asr.runs has {', '.join(runs)}"
+            raise MillraceError(f"there is no run {wildcards.run!r}", remedy=remedy)
+        chosen = {**self._model(), "seed": self.section["seed"], **self.section["training"]}
+        chosen |= runs[name] or {}
         # Repeats of the benchmark differ in what they draw, or they would measure one draw many times.
-        chosen["seed"] += (
-            int(wildcards.run.rpartition("_")[2]) - 1 if wildcards.run.startswith("bench_") else 0
-        )
+        if repeat:
+            chosen["seed"] += int(repeat) - 1
         return flags(chosen)
 
     def _model(self) -> dict[str, Any]:
@@ -162,23 +149,17 @@ class AsrInputs:
 
     def _measured_runs(self) -> dict[str, dict[str, Any]]:
         """The runs behind the throughput report: nothing but their length and their loader differs."""
-        steps = self.section["throughput"]
-        bench = {"max_steps": steps["bench_steps"], "log_steps": max(1, steps["bench_steps"] // 10)}
-        bench |= {"save_steps": 0, "tensorboard": 0, "eval_at_start": 0, "eval_steps": 0, "eval_samples": 64}
+        bench, check, profile = (
+            self.section["throughput"][f"{n}_steps"] for n in ("bench", "check", "profile")
+        )
+        same = {"save_steps": 0, "tensorboard": 0, "eval_at_start": 0, "eval_steps": 0, "eval_samples": 64}
+        same |= {"max_steps": bench, "log_steps": max(1, bench // 10)}
         return {
-            "check": {
-                **bench,
-                "max_steps": steps["check_steps"],
-                "log_steps": max(1, steps["check_steps"] // 10),
-            },
-            "bench": bench,
-            "ideal": {**bench, "loader": "ideal"},
-            "baseline": {**bench, "loader": "baseline"},
-            "profile": {
-                **bench,
-                "max_steps": steps["profile_steps"] + 4,
-                "profile_steps": steps["profile_steps"],
-            },
+            "check": {**same, "max_steps": check, "log_steps": max(1, check // 10)},
+            "bench": same,
+            "ideal": {**same, "loader": "ideal"},
+            "baseline": {**same, "loader": "baseline"},
+            "profile": {**same, "max_steps": profile + 4, "profile_steps": profile},
         }
 
     def environment(self, wildcards: Any = None) -> str:
@@ -188,11 +169,8 @@ class AsrInputs:
     def launcher(self, wildcards: Any = None) -> str:
         """What starts the ranks of a run on one machine."""
         count = self.section["ranks"]
-        return (
-            "-m"
-            if count == 1
-            else f"-m millrace.common.training.launch --standalone --nproc-per-node {count} -m"
-        )
+        ranks_launcher = f"-m millrace.common.training.launch --standalone --nproc-per-node {count} -m"
+        return "-m" if count == 1 else ranks_launcher
 
     def gpus(self, wildcards: Any = None) -> int:
         """GPUs of a run: one a rank, unless it is to train on the CPU."""
@@ -205,9 +183,8 @@ class AsrInputs:
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config, or what comes before them."""
-        if self._waits:
-            return self.data()
-        return [f"results/asr/runs/{run}/metrics.json" for run in self.section["runs"]] if self.data() else []
+        runs = [f"results/asr/runs/{run}/metrics.json" for run in self.section["runs"]]
+        return self.data() if self._waits or not self.data() else runs
 
     def bench(self, wildcards: Any = None) -> list[str]:
         """The repeats of the benchmark."""
@@ -216,9 +193,8 @@ class AsrInputs:
 
     def throughput(self, wildcards: Any = None) -> list[str]:
         """The throughput report, or what comes before it."""
-        if self._waits:
-            return self.data()
-        return ["results/asr/report/throughput.html"] if self.data() else []
+        report = ["results/asr/report/throughput.html"]
+        return self.data() if self._waits or not self.data() else report
 
     def train(self, wildcards: Any = None) -> list[str]:
         """Runs, and the throughput report where the config has it among the lane's promises."""
@@ -231,7 +207,5 @@ class AsrInputs:
 
 def flags(chosen: Mapping[str, Any]) -> str:
     """Command-line flags; values are quoted for the shell, objects written as JSON."""
-    texts = {
-        name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in chosen.items()
-    }
+    texts = {name: json.dumps(of) if isinstance(of, dict) else str(of) for name, of in chosen.items()}
     return " ".join(f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in sorted(texts.items()))

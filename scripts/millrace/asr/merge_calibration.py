@@ -12,9 +12,8 @@ from millrace.common import atomic, cli
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--bucket-config", type=Path, required=True, help="bucket_config.json")
-    parser.add_argument(
-        "--calibrations", type=Path, nargs="+", required=True, help="<bucket>.json, of every bucket"
-    )
+    calibrations = "<bucket>.json, of every bucket"
+    parser.add_argument("--calibrations", type=Path, nargs="+", required=True, help=calibrations)
     parser.add_argument("--output", type=Path, required=True, help="output: calibrated_bs.json")
     return parser
 
@@ -25,14 +24,9 @@ def main(argv: list[str] | None = None) -> None:
     merged = calibration_merge.merge(args.bucket_config, args.calibrations)
     atomic.write_json(args.output, merged)
     for name, bucket in merged["buckets"].items():
-        cli.log.info(
-            "%s: %d rows; peak %.3f GB, predicted %.3f GB (%+.1f %%)",
-            name,
-            bucket["batch_size"],
-            bucket["peak_memory_gb"],
-            bucket["predicted_memory_gb"],
-            100 * (bucket["predicted_memory_gb"] / bucket["peak_memory_gb"] - 1),
-        )
+        peak, predicted = bucket["peak_memory_gb"], bucket["predicted_memory_gb"]
+        facts = (name, bucket["batch_size"], peak, predicted, 100 * (predicted / peak - 1))
+        cli.log.info("%s: %d rows; peak %.3f GB, predicted %.3f GB (%+.1f %%)", *facts)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,14 @@ ROLES = {
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     for role, meaning in ROLES.items():
-        parser.add_argument(
-            f"--{role}", nargs="*", default=[], metavar="RUN", help=f"folders or metrics.json: {meaning}"
-        )
+        runs = f"folders or metrics.json: {meaning}"
+        parser.add_argument(f"--{role}", nargs="*", default=[], metavar="RUN", help=runs)
     parser.add_argument("--buckets", help="bucket_config.json of the buckets that were trained on")
     parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
     parser.add_argument("--comparison", required=True, help="output: baseline against Millrace (SVG)")
     parser.add_argument("--phases", required=True, help="output: time by phase (SVG)")
-    parser.add_argument(
-        "--buckets-figure", required=True, help="output: step time, batch and memory by bucket (SVG)"
-    )
+    by_bucket = "output: step time, batch and memory by bucket (SVG)"
+    parser.add_argument("--buckets-figure", required=True, help=by_bucket)
     parser.add_argument("--result", required=True, help="output: all figures (JSON)")
     return parser
 

@@ -1,11 +1,11 @@
-"""The ASR lane's sources: the tars that manifests name; run while the workflow is parsed, so nothing
-heavy."""
+"""The ASR lane's sources: the tars that manifests name. Imported by every parse, so nothing heavy."""
 
 from __future__ import annotations
 
 import os
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from millrace.asr.manifests import files as manifest_files
@@ -39,21 +39,17 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     manifests = manifest_files.find(settings.manifest_dir)
     if "train" not in manifests:
         place = settings.manifest_dir or "asr.manifest_dir"
-        raise SourcesMissing(
-            f"neither train.parquet nor train.jsonl in {place}{_near_misses(settings.manifest_dir)}"
-        )
+        near_misses = _near_misses(settings.manifest_dir)
+        raise SourcesMissing(f"neither train.parquet nor train.jsonl in {place}{near_misses}")
     # Which tars a manifest names depends on these as well: with others the table counts for nothing.
     digests = table("digests", zlib.crc32(repr((2, settings.tar_root, settings.tar_template)).encode()))
     named: dict[str, None] = {}
     for split, paths in manifests.items():
-        reader = _TarLister(split, settings)
+        reader = partial(_named_tars, split, settings)
         for path in paths:
             if "{" in path or "}" in path:
-                raise MillraceError(
-                    "Snakemake takes braces in a file's name for wildcards",
-                    where=path,
-                    remedy="Rename file or folder",
-                )
+                problem = "Snakemake takes braces in a file's name for wildcards"
+                raise MillraceError(problem, path, "Rename file or folder")
             named.update(dict.fromkeys(digests.get(partitions.Stat.of(path), reader)))
 
     # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
@@ -79,19 +75,11 @@ def _near_misses(folder: str) -> str:
     return f" (nor pieces of it; {', '.join(names[:3])} is not read)" if folder and names else ""
 
 
-class _TarLister:
-    """Reads which tars a manifest names; pyarrow is imported only when a manifest is new or has changed."""
+def _named_tars(split: str, settings: Settings, path: str) -> list[str]:
+    from millrace.asr.manifests.manifest import manifests_of  # pyarrow: only if a manifest is new or changed
 
-    def __init__(self, split: str, settings: Settings) -> None:
-        self.split, self.settings = split, settings
-
-    def __call__(self, path: str) -> list[str]:
-        from millrace.asr.manifests.manifest import manifests_of
-
-        roots = (self.settings.tar_root, self.settings.tar_template)
-        return sorted(
-            {tar for found in manifests_of(self.split, [Path(path)], *roots) for tar in found.scan().tars}
-        )
+    manifests = manifests_of(split, [Path(path)], settings.tar_root, settings.tar_template)
+    return sorted({tar for manifest in manifests for tar in manifest.scan().tars})
 
 
 def _stat(path: str) -> dict:

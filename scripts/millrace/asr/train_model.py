@@ -28,12 +28,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--output-dir", "--output_dir", help="folder of the run (default: that of --metrics)")
     add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
     options.add_arguments(parser)
-    add(
-        *("--profile-steps", "--profile_steps"),
-        type=cli.count,
-        default=0,
-        help="profile so many steps instead of measuring all",
-    )
+    profile_steps = "profile so many steps instead of measuring all"
+    add("--profile-steps", "--profile_steps", type=cli.count, default=0, help=profile_steps)
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     settings.add_arguments(parser.add_argument_group("training"), LoopSettings)
     return parser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import operator
 from collections.abc import Collection, Sequence
 from dataclasses import Field, field, fields
 from typing import Any
@@ -12,36 +13,28 @@ from millrace.common.errors import MillraceError
 
 _KINDS = {"int": int, "float": float, "str": str}
 _JSON = {"int": "integer", "float": "number", "str": "string"}
-_WORDS = {
-    "minimum": "at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
+# What limits are called in JSON Schema, and how a value is compared with them.
+_LIMITS = {
+    "at_least": ("minimum", operator.ge),
+    "above": ("exclusiveMinimum", operator.gt),
+    "at_most": ("maximum", operator.le),
+    "below": ("exclusiveMaximum", operator.lt),
 }
 # Flags that the original scripts have, with underscores; all others have hyphens only.
-ORIGINAL_NAMES = frozenset(
-    (
-        *("model_path", "bucket_dir", "output_dir", "max_steps", "lr_scheduler_type", "warmup_ratio"),
-        *("gradient_checkpointing", "log_steps", "save_steps", "save_total_limit", "eval_steps"),
-        *("num_workers", "prefetch_factor", "max_open_tars", "profile_steps"),
-        *("start_bs", "min_bs", "max_memory_gb"),
-    )
-)
+ORIGINAL_NAMES = {
+    *("model_path", "bucket_dir", "output_dir", "max_steps", "lr_scheduler_type", "warmup_ratio", "min_bs"),
+    *("gradient_checkpointing", "log_steps", "save_steps", "save_total_limit", "eval_steps", "num_workers"),
+    *("prefetch_factor", "max_open_tars", "profile_steps", "start_bs", "max_memory_gb"),
+}
 
 
 def setting(
-    default: Any,
-    meaning: str,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    among: Sequence[str] = (),
-    in_config: bool = True,
+    default: Any, meaning: str, among: Sequence[str] = (), in_config: bool = True, **limits: float
 ) -> Any:
-    """A dataclass field of type int, float or str. `in_config`: whether it is a key of the config too."""
-    limits = dict(zip(_WORDS, (at_least, above, at_most, below), strict=True))
-    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    """A dataclass field of type int, float or str. `in_config`: whether it is a key of the config too.
+
+    `limits` of the value are at_least, above, at_most and below.
+    """
     metadata = {"meaning": meaning, "limits": limits, "among": tuple(among), "in_config": in_config}
     return field(default=default, metadata=metadata)
 
@@ -53,36 +46,24 @@ def _settings(kind: type) -> list[Field]:
 def check(settings: Any, where: str) -> None:
     """Raise MillraceError for a value outside of what its field takes, or that is not finite."""
     for item in _settings(type(settings)):
-        value, limits, among = getattr(settings, item.name), item.metadata["limits"], item.metadata["among"]
+        value, among, limits = getattr(settings, item.name), item.metadata["among"], item.metadata["limits"]
         if among:
             fits, words = value in among, f"one of {', '.join(among)}"
         else:
-            fits = math.isfinite(value) and all(
-                {
-                    "at least": value >= limit,
-                    "above": value > limit,
-                    "at most": value <= limit,
-                    "below": value < limit,
-                }[_WORDS[name]]
-                for name, limit in limits.items()
-            )
-            words = " and ".join(f"{_WORDS[name]} {limit:g}" for name, limit in limits.items()) or "finite"
+            compared = (_LIMITS[name][1](value, limit) for name, limit in limits.items())
+            fits = math.isfinite(value) and all(compared)
+            words = " and ".join(f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items())
         if not fits:
-            raise MillraceError(f"{item.name} must be {words}, not {value!r}", where=where)
-
-
-def flag_names(name: str) -> list[str]:
-    """The flag of a setting, with hyphens, and the spelling of the original scripts if they have it."""
-    flag = f"--{name}"
-    return [flag.replace("_", "-"), *([flag] if "_" in name and name in ORIGINAL_NAMES else [])]
+            raise MillraceError(f"{item.name} must be {words or 'finite'}, not {value!r}", where=where)
 
 
 def add_arguments(parser: Any, kind: type, names: Collection[str] = ()) -> None:
     """Add a flag for every setting of the dataclass `kind`, or for those in `names`."""
     for item in _settings(kind):
         if not names or item.name in names:
+            original = [f"--{item.name}"] if item.name in ORIGINAL_NAMES else []
             parser.add_argument(
-                *flag_names(item.name),
+                *(f"--{item.name.replace('_', '-')}", *original),
                 type=_KINDS[item.type],
                 default=item.default,
                 choices=item.metadata["among"] or None,
@@ -100,12 +81,9 @@ def schema_of(kind: type) -> dict[str, dict[str, Any]]:
     """JSON Schema of the settings that are keys of the config, by name."""
     result = {}
     for item in _settings(kind):
-        meta = item.metadata
-        if meta["in_config"]:
-            takes = (
-                {"enum": list(meta["among"])}
-                if meta["among"]
-                else {"type": _JSON[item.type], **meta["limits"]}
-            )
-            result[item.name] = {**takes, "default": item.default, "description": meta["meaning"]}
+        among, limits = item.metadata["among"], item.metadata["limits"]
+        if item.metadata["in_config"]:
+            bounds = {_LIMITS[name][0]: limit for name, limit in limits.items()}
+            takes = {"enum": list(among)} if among else {"type": _JSON[item.type], **bounds}
+            result[item.name] = {**takes, "default": item.default, "description": item.metadata["meaning"]}
     return result

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from millrace.common.errors import MillraceError
 _ROUND = 9
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One measured peak, GB, of `rows` rows padded to `seconds`, `characters` characters a row."""
 
     rows: int
@@ -51,14 +50,10 @@ class MemoryModel:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {
-            "fixed_gb": round(self.fixed_gb, _ROUND),
-            "per_sample_gb": {
-                "per_second": round(self.per_second_gb, _ROUND),
-                "per_second_squared": round(self.per_second_squared_gb, _ROUND),
-                "per_character": round(self.per_character_gb, _ROUND + 3),
-            },
-        }
+        each = {"per_second": round(self.per_second_gb, _ROUND)}
+        each["per_second_squared"] = round(self.per_second_squared_gb, _ROUND)
+        each["per_character"] = round(self.per_character_gb, _ROUND + 3)
+        return {"fixed_gb": round(self.fixed_gb, _ROUND), "per_sample_gb": each}
 
 
 def fit(points: Sequence[Point]) -> MemoryModel:
@@ -69,34 +64,29 @@ def fit(points: Sequence[Point]) -> MemoryModel:
     it uses). Raises MillraceError without points.
     """
     if not points:
-        remedy = "Calibrate a bucket first"
-        raise MillraceError("no trial has measured anything", where="memory model", remedy=remedy)
-    names = ("rows", "seconds", "characters", "peak_gb")
-    rows, seconds, characters, peaks = (
-        np.array([getattr(point, name) for point in points], dtype=np.float64) for name in names
-    )
+        raise MillraceError("no trial has measured anything", "memory model", "Calibrate a bucket first")
+    rows, seconds, characters, peaks = np.array(points, dtype=np.float64).T
 
     # Divided by the peaks, so that errors are relative; columns scaled to 1, so that the solution is stable.
     columns = np.stack([np.ones_like(rows), rows * seconds, rows * seconds**2, rows * characters], axis=1)
     weighted = columns / peaks[:, None]
     scale = np.maximum(np.abs(weighted).max(axis=0), 1e-30)
-    smallest, best = np.inf, np.zeros(columns.shape[1])
-    for count in range(1, columns.shape[1] + 1):
-        for used in map(list, itertools.combinations(range(columns.shape[1]), count)):
+    smallest, best = np.inf, np.zeros(4)
+    for count in range(1, 5):
+        for used in map(list, itertools.combinations(range(4), count)):
             scaled = weighted[:, used] / scale[used]
             solution, *_ = np.linalg.lstsq(scaled, np.ones(len(peaks)), rcond=None)
-            if (solution < 0).any():
-                continue
             error = float(((scaled @ solution - 1) ** 2).sum())
-            if error < smallest * (1 - 1e-9) - 1e-18:  # of equally good ones, that with the fewest terms
-                smallest, best = error, np.zeros(columns.shape[1])
+            # Of equally good ones, that with the fewest terms.
+            if (solution >= 0).all() and error < smallest * (1 - 1e-9) - 1e-18:
+                smallest, best = error, np.zeros(4)
                 best[used] = solution / scale[used]
     return MemoryModel(*map(float, best))
 
 
 def residuals(model: MemoryModel, points: Sequence[Point]) -> dict[str, Any]:
     """Relative errors of the model (predicted / measured - 1): over all, and the worst underestimate."""
-    errors = np.array([model.predict(p.rows, p.seconds, p.characters) / p.peak_gb - 1 for p in points])
+    errors = np.array([model.predict(*shape) / peak - 1 for *shape, peak in points])
     return {
         "points": len(errors),
         "mean_abs": round(float(np.abs(errors).mean()), 6),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.asr.calibration import memory_model, worst_case
-from millrace.asr.calibration.key import Calibration
+from millrace.asr.calibration.bucket import Calibration
 from millrace.asr.calibration.memory_model import MemoryModel, Point
 from millrace.common import jsonl
 from millrace.common.cli import log
@@ -15,6 +15,7 @@ from millrace.common.errors import MillraceError
 
 _BETWEEN = 0.01  # share of the limit left for lengths between those that were tried
 _REPEAT = "Run calibrate_bucket_bs again for the buckets that differ"
+_TAKEN = ("batch_size", "grad_acc", *worst_case.LONGEST, "limited_by", "peak_memory_gb", "backed_off")
 
 
 def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     """
     given: dict[str, Calibration] = {}
     for path in paths:
-        calibration = read(path)
+        calibration = _read(path)
         if calibration is None:
             continue
         name = calibration["bucket"]
@@ -48,7 +49,7 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
 
     # In the order of the buckets: the last bits of the fit depend on it.
     known = [name for name in rows if name in given]
-    points = [point for name in known for point in points_of(given[name])]
+    points = [point for name in known for point in _points(given[name])]
     model = memory_model.fit(points)
     errors = memory_model.residuals(model, points)
     # What the model has underestimated it may underestimate again; lengths between the tried are untested.
@@ -64,8 +65,8 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     return {"key": key, "memory_model": model_facts, "limit_gb": key["limit_gb"], "buckets": buckets}
 
 
-def read(path: Path) -> Calibration | None:
-    """A calibration of one bucket; None for a bucket without rows. Raises MillraceError for anything else."""
+def _read(path: Path) -> Calibration | None:
+    """None for a bucket without rows. Raises MillraceError for all that is no calibration."""
     try:
         calibration = jsonl.read(path)
     except (OSError, ValueError, TypeError) as error:
@@ -77,7 +78,7 @@ def read(path: Path) -> Calibration | None:
     return calibration
 
 
-def points_of(calibration: Calibration) -> list[Point]:
+def _points(calibration: Calibration) -> list[Point]:
     """The measured peaks of a bucket: those of worst-case trials, also above the limit."""
     return [
         Point(shape["rows"], shape["seconds"], shape["characters"], trial["step_peak_gb"])
@@ -91,20 +92,11 @@ def _bucket(calibration: Calibration, model: MemoryModel, limit_gb: float) -> di
     # The characters a row are those of the trial's batch, which has as many of the longest transcripts as
     # rows: one overlong transcript must not make every row of every batch as expensive.
     untried = Point(rows, longest, calibration["longest_characters"], 0.0)
-    near = min(points_of(calibration), key=lambda point: abs(point.rows - rows), default=untried)
+    near = min(_points(calibration), key=lambda point: abs(point.rows - rows), default=untried)
     lengths = (calibration["shortest_seconds"], max(near.seconds, longest))
-    names = (
-        "batch_size",
-        "grad_acc",
-        "longest_seconds",
-        "longest_characters",
-        "limited_by",
-        "peak_memory_gb",
-    )
     return {
-        **{name: calibration[name] for name in names},
+        **{name: calibration[name] for name in _TAKEN},
         "predicted_memory_gb": model.predict(rows, near.seconds, near.characters),
         "soak_peak_gb": (calibration["soak"] or {}).get("peak_gb"),
-        "backed_off": calibration["backed_off"],
         "budget": memory_model.budget_of(model, limit_gb, rows, *lengths, near.characters),
     }

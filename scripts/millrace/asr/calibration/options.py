@@ -8,7 +8,6 @@ from pathlib import Path
 
 from millrace.asr.calibration.messages import Device
 from millrace.asr.training import options as training
-from millrace.asr.training.options import TrainOptions
 from millrace.common import settings
 from millrace.common.errors import MillraceError
 from millrace.common.settings import setting
@@ -20,7 +19,7 @@ class Choices:
     """What to calibrate, for which training, within which limits; see the flags of calibrate_bucket_bs."""
 
     bucket_config: Path
-    options: TrainOptions
+    options: training.TrainOptions
     settings: LoopSettings
     bucket: str = ""
     max_memory_gb: float = setting(0.0, "limit of the peak, GB; 0: what the headroom leaves", at_least=0)
@@ -41,13 +40,14 @@ class Choices:
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> Choices:
         """The choices that the flags of a step made."""
-        options = TrainOptions.from_args(args, bucket_dir=str(args.bucket_config.parent))
+        options = training.TrainOptions.from_args(args, bucket_dir=str(args.bucket_config.parent))
         loop = settings.from_args(LoopSettings, args)
         return settings.from_args(cls, args, options=options, settings=loop)
 
     def limit_gb(self, device: Device) -> float:
         """The given limit, or what the headroom leaves of the device."""
-        limit, memory = self.max_memory_gb or device["memory_gb"] * (1 - self.headroom), device["memory_gb"]
+        memory = device["memory_gb"]
+        limit = self.max_memory_gb or memory * (1 - self.headroom)
         if not limit > 0:
             raise MillraceError("the memory of this device is unknown", remedy="Set --max-memory-gb")
         if memory and limit > memory:
@@ -62,17 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="output: JSON")
     training.add_arguments(parser, ("num_workers", "max_bad_fraction"))
     parser.set_defaults(num_workers=0)
-    parser.add_argument(
-        "--device", type=_device, default="auto", help="auto, cpu or cuda: calibrate on the device itself"
-    )
+    device = "auto, cpu or cuda: calibrate on the device itself"
+    parser.add_argument("--device", type=_device, default="auto", help=device)
     loop = ("precision", "gradient_checkpointing", "grad_acc", "seed")
     settings.add_arguments(parser.add_argument_group("training"), LoopSettings, loop)
     settings.add_arguments(parser, Choices, ("max_memory_gb", "headroom", "soak_steps"))
 
 
 def _device(name: str) -> str:
-    if name not in ("auto", "cpu", "cuda"):
-        raise argparse.ArgumentTypeError(
-            f"{name!r} is none of auto, cpu, cuda: calibrate on the device itself"
-        )
-    return name
+    if name in ("auto", "cpu", "cuda"):
+        return name
+    raise argparse.ArgumentTypeError(f"{name!r} is none of auto, cpu, cuda: calibrate on the device itself")

@@ -13,7 +13,6 @@ from millrace.common.errors import MillraceError
 
 Trial = Callable[[int], Answer]
 _FINE = 32  # the search ends when it knows the batch to one part in so many
-_BACK_OFF, _BACK_OFF_LEAST = 0.9, 0.95
 _SMALLER = (
     "Raise --max-memory-gb, use --gradient-checkpointing 1 or a smaller model, "
     "or lower --min-bs or the last edge"
@@ -22,8 +21,7 @@ _SMALLER = (
 
 @dataclass(frozen=True)
 class Search:
-    """`limit_gb`: memory that a batch may take at its peak. Batches of `min_bs` to `max_bs` rows are tried,
-    the first of `start_bs`; `rows` are what the bucket has."""
+    """Batches of `min_bs` to `max_bs` of a bucket's `rows` may peak at `limit_gb`; `start_bs` comes first."""
 
     limit_gb: float
     rows: int
@@ -59,10 +57,9 @@ def calibrate(search: Search, worst: Trial, soak: Trial | None) -> dict[str, Any
     Returns batch_size, limited_by, peak_memory_gb, search, trials, soak and backed_off of a Calibration.
     Raises MillraceError if not even `min_bs` fits.
     """
-    trials: list[dict[str, Any]] = []
-    size = largest(search, worst, trials)
-    limited_by = "rows" if search.max_rows >= search.rows else "max_bs"
-    limited_by = "memory" if size < search.max_rows else limited_by
+    size, trials = largest(search, worst)
+    by = "rows" if search.max_rows >= search.rows else "max_bs"
+    limited_by = "memory" if size < search.max_rows else by
     backed_off: list[dict[str, Any]] = []
     soaked: Answer | None = None
     while soak is not None:
@@ -77,33 +74,24 @@ def calibrate(search: Search, worst: Trial, soak: Trial | None) -> dict[str, Any
             raise MillraceError(f"a batch of {size} does not last: {why}", where="soak", remedy=_SMALLER)
         size, limited_by = smaller, "soak"
     peaks = [trial.get("peak_gb", 0.0) for trial in trials if trial["rows"] == size]
-    return {
-        "batch_size": size,
-        "limited_by": limited_by,
-        "peak_memory_gb": max([*peaks, soaked["peak_gb"] if soaked else 0.0]),
-        "search": asdict(search),
-        "trials": trials,
-        "soak": soaked,
-        "backed_off": backed_off,
-    }
+    peak = max([*peaks, soaked["peak_gb"] if soaked else 0.0])
+    result = {"batch_size": size, "limited_by": limited_by, "peak_memory_gb": peak, "search": asdict(search)}
+    return {**result, "trials": trials, "soak": soaked, "backed_off": backed_off}
 
 
-def largest(search: Search, worst: Trial, trials: list[dict[str, Any]] | None = None) -> int:
-    """The largest batch that fits, to one part in 32: the batch returned has been tried and fits.
+def largest(search: Search, worst: Trial) -> tuple[int, list[dict[str, Any]]]:
+    """The largest batch that fits, to one part in 32, and all trials: it has been tried itself.
 
-    Every trial is appended to `trials`. Raises MillraceError if `min_bs` does not fit.
+    Raises MillraceError if `min_bs` does not fit.
     """
     fits, fails = 0, search.max_rows + 1
     size = min(max(search.start_bs, search.min_bs), search.max_rows)
-    peaks: dict[int, float] = {}
+    trials: list[dict[str, Any]] = []
     while True:
         answer = worst(size)
         why = "" if search.fits(answer) else search.why_not(answer)
         log.info("%d rows: %s", size, why or f"peak {answer['peak_gb']:.3f} GB, fits")
-        if trials is not None:
-            trials.append({"rows": size, "fits": not why, **answer})
-        if answer.get("step_peak_gb"):
-            peaks[size] = answer["step_peak_gb"]
+        trials.append({"rows": size, "fits": not why, **answer})
         fits, fails = (fits, size) if why else (size, fails)
         if fails <= search.min_bs:
             problem = f"a batch of {search.min_bs} does not fit: {why}"
@@ -111,18 +99,18 @@ def largest(search: Search, worst: Trial, trials: list[dict[str, Any]] | None = 
         # While nothing has failed, the largest batch is still to be tried, however near it is.
         near = fails <= search.max_rows and fails - fits <= max(1, fits // _FINE)
         if near or fits == search.max_rows:
-            return fits
-        size = _next_size(search, fits, fails, peaks)
+            return fits, trials
+        size = _next_size(search, fits, fails, trials)
 
 
-def _next_size(search: Search, fits: int, fails: int, peaks: dict[int, float]) -> int:
-    """Double until something fails; then the size at which a line through the last peaks meets the limit, or
-    else the middle."""
+def _next_size(search: Search, fits: int, fails: int, trials: list[dict[str, Any]]) -> int:
+    """Twice the last until one fails; then where a line through the peaks meets the limit, or the middle."""
     if fails > search.max_rows:
         return min(2 * fits, search.max_rows)
     if not fits:
         return max(fails // 2, search.min_bs)
     middle = (fits + fails) // 2
+    peaks = {trial["rows"]: trial["step_peak_gb"] for trial in trials if trial.get("step_peak_gb")}
     near = sorted(peaks, key=lambda size: abs(peaks[size] - search.limit_gb))[:2]
     if len(near) < 2 or len(peaks) > 6:  # too little is known, or memory grows in no straight line
         return middle
@@ -136,9 +124,8 @@ def _next_size(search: Search, fits: int, fails: int, peaks: dict[int, float]) -
 
 
 def backed_off_size(search: Search, size: int, answer: Answer) -> int:
-    """The next batch to soak: smaller by the share by which the peak, less what is fixed, was too high, or
-    by a tenth."""
-    share = _BACK_OFF
+    """The next batch to soak: less by what the peak, without what is fixed, was too high, or by a tenth."""
+    share = 0.9
     if not answer["oom"] and answer["step_peak_gb"] > search.limit_gb > answer["fixed_gb"]:
         share = (search.limit_gb - answer["fixed_gb"]) / (answer["step_peak_gb"] - answer["fixed_gb"])
-    return min(size - 1, math.floor(size * min(max(share, 0.5), _BACK_OFF_LEAST)))
+    return min(size - 1, math.floor(size * min(max(share, 0.5), 0.95)))

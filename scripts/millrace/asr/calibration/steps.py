@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from millrace.asr.calibration.messages import Answer, Device, Request, Shape
+from millrace.asr.calibration.messages import Answer, Device
 from millrace.asr.loading.collate import Batch, collate
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.decode import SAMPLING_RATE
@@ -26,8 +29,13 @@ from millrace.common.training.task import MicroBatch
 from millrace.common.training.updates import Updates
 
 
-def answer(request: Request) -> Answer | Device:
-    """What a trial answers to a request. Raises MillraceError."""
+def answer(request: Mapping[str, Any]) -> Answer | Device:
+    """What a trial answers to a request, by its `kind`. Raises MillraceError.
+
+    `device`: the facts of that device. `worst`: `steps` steps of one batch of `rows` samples, of the
+    longest `audio_rows` and `text_rows`. `soak`: `steps` steps of shuffled batches of `rows` of bucket number
+    `bucket`. Both need TrainOptions as `options`, LoopSettings as `settings`, `limit_gb` and `world_size`.
+    """
     if request["kind"] == "device":
         return device_facts(request["device"])
     task, settings = AsrTask(TrainOptions(**request["options"])), LoopSettings(**request["settings"])
@@ -53,8 +61,7 @@ def device_facts(device: str) -> Device:
 class TrialSteps:
     """Model, optimiser and updates of a run. Call `meter.begin()` when all else is set up, then `run`.
 
-    With a `world_size` above 1 a lone process trains under DDP too: its gradient buckets stay allocated
-    between steps.
+    A lone process of a `world_size` above 1 trains under DDP too: gradient buckets stay between steps.
     """
 
     def __init__(self, task: AsrTask, settings: LoopSettings, limit_gb: float, world_size: int = 1) -> None:
@@ -64,32 +71,36 @@ class TrialSteps:
         self.device, self.rank, self.world_size = fabric.device, ranks.rank, fabric.world_size
         self.meter = CudaMeter(limit_gb) if self.device.type == "cuda" else HostMeter(limit_gb)
         self.updates = Updates(task, settings, fabric)
-        self.steps, self.heaviest = 0, Shape()
+        self.steps = 0
 
     def soak(self, bucket: int | None, rows: int, steps: int) -> Answer:
-        """Step over shuffled batches of `rows` rows of one bucket, or, if that is None, over batches of all
-        buckets within the task's budgets."""
+        """Step over shuffled batches: of `rows` rows of `bucket`, or of all buckets by the task's budgets."""
         durations, budgets, first = self.task.durations, self.task.budgets, 0
         if bucket is not None:
             first = sum(map(len, durations[:bucket]))
             durations, budgets = [durations[bucket]], [BatchBudget(seconds=None, rows=rows)]
-        plan = SoakPlan(durations, budgets, steps, self.task.options.seed, self.world_size, first)
-        batches = iter(self.task.batches(plan, 0, self.rank))
+        of_epoch = partial(planner.plan_epoch, durations, budgets, self.task.options.seed)
+        plans = (of_epoch(epoch, self.world_size) for epoch in itertools.count())
+        batches = iter(self.task.batches(SoakPlan(plans, steps, first), 0, self.rank))
         self.meter.begin()
         return self.run(batches, stop=self.world_size == 1)
 
     def run(self, batches: Iterable[Batch], stop: bool = False) -> Answer:
-        """Step over all batches and report their memory. Ends when memory runs out (`oom`) and, with `stop`,
-        after the first step above the limit; other errors are raised."""
-        last, highest = Shape(), 0
+        """Step over all batches, but not on when memory runs out (`oom`) or, with `stop`, is above the limit.
+
+        Other errors are raised.
+        """
+        heaviest, last, highest = {}, {}, 0
         try:
             for batch in batches:
-                last = shape(batch)
+                characters, seconds = sum(map(len, batch.transcripts)), batch.audio.shape[1] / SAMPLING_RATE
+                rows = len(batch)
+                last = {"rows": rows, "seconds": seconds, "characters": characters / max(rows, 1)}
                 self._step(self.updates.model.prepare(batch, 0))
                 self.steps += 1
                 peak = self.meter.peak()
                 if peak > highest:
-                    highest, self.heaviest = peak, {"step": self.steps, **last}
+                    highest, heaviest = peak, {"step": self.steps, **last}
                 if stop and peak > self.meter.limit:
                     break
         except (RuntimeError, MemoryError, OSError) as error:
@@ -97,18 +108,16 @@ class TrialSteps:
                 raise
             message = " ".join(str(error).split())[:300] or type(error).__name__
             error.__traceback__ = None  # its frames hold the tensors of the step
-            heaviest = {"step": self.steps + 1, **last}
-            return {"oom": True, "steps": self.steps, "heaviest": heaviest, "message": message}
-        facts = self.meter.facts()
-        retried = bool(facts.get("retries"))
-        return {"oom": False, "retried": retried, "steps": self.steps, "heaviest": self.heaviest, **facts}
+            last |= {"step": self.steps + 1}
+            return {"oom": True, "steps": self.steps, "heaviest": last, "message": message}
+        facts = {"steps": self.steps, "heaviest": heaviest, **self.meter.facts()}
+        return {"oom": False, "retried": bool(facts.get("retries")), **facts}
 
     def _step(self, prepared: Prepared) -> None:
-        """One optimiser step. With accumulation it has two equal batches, so that the gradients of the first
-        lie beside the activations of the second."""
-        updates, count = self.updates, min(self.settings.grad_acc, 2)
+        """One optimiser step."""
+        # Accumulated, of two equal batches: gradients of the first lie beside activations of the second.
+        updates, count, total = self.updates, min(self.settings.grad_acc, 2), 0.0
         updates.clear()
-        total = 0.0
         for micro in range(count):
             prepared = prepared.to(self.device) if self.device.type != "cpu" else prepared
             micro_batch = MicroBatch(prepared, np.asarray(self.task.batch_ids(prepared)))
@@ -124,29 +133,25 @@ class TrialSteps:
             updates.apply(total, count, self.steps + 1, 0.01)
 
 
-def worst_batch(
-    task: AsrTask, model: AsrModel, audio_rows: list[int], text_rows: list[int], count: int
-) -> Batch:
+def worst_batch(task: AsrTask, model: AsrModel, audio: list[int], texts: list[int], count: int) -> Batch:
     """`count` samples: the longest audio, each with one of the longest transcripts.
 
     A clip that cannot be read is replaced by the longest that can; a transcript too long for its audio (CTC)
     by the clip's own. Raises MillraceError if no sample can be used.
     """
-    rows = task.table.rows([audio_rows[at % len(audio_rows)] for at in range(count)])
-    texts = task.table.rows([text_rows[at % len(text_rows)] for at in range(count)])
+    rows = task.table.rows([audio[at % len(audio)] for at in range(count)])
+    text_rows = task.table.rows([texts[at % len(texts)] for at in range(count)])
     reader = BucketedDataset(task.table).reader
     raws = dict(zip(rows, reader.read_many([(row.tar, row.offset, row.size) for row in rows]), strict=True))
     bad = {row: collate(0, [row], [raws[row]]).bad for row in raws}
     good = [row for row in rows if not bad[row]]
     if not good:
         first = bad[rows[0]][0]
-        raise MillraceError(
-            f"none of the longest {len(rows)} samples can be used ({first.reason}: {first.message})",
-            where=str(task.options.bucket_dir),
-            remedy="Mend or remove these samples and build the buckets again",
-        )
+        problem = f"none of the longest {len(rows)} samples can be used ({first.reason}: {first.message})"
+        remedy = "Mend or remove these samples and build the buckets again"
+        raise MillraceError(problem, str(task.options.bucket_dir), remedy)
     rows = (good * -(-count // len(good)))[:count]
-    paired = [row._replace(transcript=text.transcript) for row, text in zip(rows, texts, strict=True)]
+    paired = [row._replace(transcript=text.transcript) for row, text in zip(rows, text_rows, strict=True)]
     batch = collate(0, paired, [raws[row] for row in rows])
     unfit = {sample for sample, _ in model.prepare(batch, 0).dropped}
     if unfit:
@@ -155,40 +160,27 @@ def worst_batch(
     return batch
 
 
-def shape(batch: Batch) -> Shape:
-    """Rows, padded seconds, and characters a row."""
-    characters = sum(map(len, batch.transcripts)) / max(len(batch), 1)
-    return {"rows": len(batch), "seconds": batch.audio.shape[1] / SAMPLING_RATE, "characters": characters}
-
-
 class SoakPlan:
-    """At least `steps` steps of as many epochs as that takes, in their shuffled order. A Plan for
-    BucketedDataset.
+    """A Plan of at least `steps` steps of as many epochs as that takes, in their shuffled order.
 
-    `durations`: seconds of the rows of every bucket that takes part; `first` is the number of the first row
-    of the first one. An epoch with more steps gives evenly spaced ones, and the heaviest of every bucket.
+    `epochs` are their plans, without end; `first` is the number of the first row of the buckets that they are
+    of. An epoch with more steps gives evenly spaced ones, and the heaviest of every bucket.
     """
 
-    def __init__(
-        self,
-        durations: Sequence[np.ndarray],
-        budgets: Sequence[BatchBudget],
-        steps: int,
-        seed: int,
-        world_size: int = 1,
-        first: int = 0,
-    ) -> None:
+    def __init__(self, epochs: Iterator[Plan], steps: int, first: int = 0) -> None:
         self.first = first
         self.chosen: list[tuple[Plan, int]] = []
-        epoch = 0
         while len(self.chosen) < steps:
-            plan = planner.plan_epoch(durations, budgets, seed, epoch, world_size)
+            plan = next(epochs)
             wanted = min(steps - len(self.chosen), len(plan))
             numbers = set(np.linspace(0, len(plan) - 1, wanted).astype(int).tolist())
-            if not epoch:
-                numbers |= set(_heaviest(plan))
+            if not self.chosen:
+                # The step of each bucket in which any rank has the most padded work.
+                weight = batch_cost(np.diff(plan.offsets), plan.longest).reshape(len(plan), plan.world_size)
+                bucket = np.asarray(plan.bucket).reshape(weight.shape)
+                for one in np.unique(bucket):
+                    numbers.add(int(np.where(bucket == one, weight, -1).max(axis=1).argmax()))
             self.chosen += [(plan, number) for number in sorted(numbers)]
-            epoch += 1
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -200,13 +192,3 @@ class SoakPlan:
     def is_filler(self, step: int, rank: int) -> bool:
         plan, number = self.chosen[step]
         return plan.is_filler(number, rank)
-
-
-def _heaviest(plan: Plan) -> list[int]:
-    """The step of each bucket in which any rank has the most padded work."""
-    weight = batch_cost(np.diff(plan.offsets), plan.longest).reshape(len(plan), plan.world_size)
-    bucket = np.asarray(plan.bucket).reshape(weight.shape)
-    return [
-        int(np.where(bucket == number, weight, -1).max(axis=1).argmax())
-        for number in np.unique(bucket).tolist()
-    ]

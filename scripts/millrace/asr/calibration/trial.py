@@ -1,6 +1,6 @@
 """One trial of the batch-size calibration, in a process of its own: `ask` starts it, and it calls `main`.
 
-It takes a Request as JSON on stdin and answers in JSON on stdout; whatever else is printed goes to stderr.
+A request (see `steps.answer`) and its answer are JSON on stdin and stdout; libraries print to stderr.
 """
 
 from __future__ import annotations
@@ -12,41 +12,30 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.calibration.messages import Request
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import says_out_of_memory
 from millrace.common.training.ranks import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[3]
-_PR_SET_PDEATHSIG = 1
-_SHOWN = 1500  # characters of a trial's stderr, from its end
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def ask(request: Request) -> Any:
+def ask(request: Mapping[str, Any]) -> Any:
     """The Answer or Device of a trial; {"oom": True, ...} if the process died for lack of memory.
 
     Raises MillraceError for what the trial refuses and for a process that ends in another way.
     """
-    trial = subprocess.Popen(
-        [sys.executable, "-c", "from millrace.asr.calibration.trial import main; main()"],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        out, err = trial.communicate(json.dumps(request).encode())
-    except BaseException:
-        trial.kill()
-        trial.wait()
-        raise
-    text, answer = err.decode(errors="replace"), None
+    command = [sys.executable, "-c", "from millrace.asr.calibration.trial import main; main()"]
+    request_bytes = json.dumps(request).encode()
+    # On any exception, Ctrl+C too, `run` kills the trial and waits for it.
+    trial = subprocess.run(command, env=environment(), input=request_bytes, capture_output=True)
+    text, answer = trial.stderr.decode(errors="replace"), None
     with contextlib.suppress(ValueError):
-        answer = json.loads(out)
+        answer = json.loads(trial.stdout)
     if answer is not None and "error" in answer:
         raise MillraceError(*answer["error"])
     if trial.returncode == 0 and answer is not None:
@@ -56,14 +45,14 @@ def ask(request: Request) -> Any:
         # The kernel kills what takes too much; C++ code may abort if an allocation fails.
         return {"oom": True, "steps": 0, "heaviest": {}, "message": problem}
     remedy = "This is no lack of memory. Does the model train on one batch (asr_train with max_steps 1)?"
-    raise MillraceError(f"{problem}; stderr:\n{text[-_SHOWN:].strip()}", remedy=remedy)
+    raise MillraceError(f"{problem}; stderr:\n{text[-1500:].strip()}", remedy=remedy)
 
 
 def environment() -> dict[str, str]:
     """That of a training run in one process, without torchrun's ranks."""
-    others = {name: value for name, value in os.environ.items() if name not in _RANKS}
-    others = {name: value for name, value in others.items() if "TORCHELASTIC" not in name}
-    path = os.pathsep.join([str(ROOT), *filter(None, [others.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ranks = {name for name in os.environ if name in _RANKS or "TORCHELASTIC" in name}
+    others = {name: value for name, value in os.environ.items() if name not in ranks}
     return {**ENVIRONMENT, **others, "PYTHONPATH": path}
 
 
@@ -71,7 +60,7 @@ def main() -> None:
     """Answer the request on stdin; {"error": ...} and code 1 for what the user can mend."""
     with contextlib.suppress(OSError, AttributeError):
         # An orphan would hold memory of the device that the next calibration measures.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     answer_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print
     from millrace.asr.calibration import steps  # loads torch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from millrace.asr.calibration import steps as trial_steps
 from millrace.asr.calibration.options import Choices
@@ -20,9 +19,8 @@ from millrace.common.training.ranks import Exchange, Ranks
 _LOWER = "Calibrate with --world-size as here and a lower --max-memory-gb, and merge again"
 
 
-def verify(choices: Choices, output: Path) -> dict[str, Any]:
-    """Soak all buckets of `choices.options.calibration` on this rank, and on rank 0 write `output`: peak and
-    steps of every rank.
+def verify(choices: Choices, output: Path) -> None:
+    """Soak all buckets of the calibration on this rank; rank 0 writes `output`: every rank's peak and steps.
 
     Raises MillraceError, on every rank, if any rank went out of memory or above the limit.
     """
@@ -41,16 +39,8 @@ def verify(choices: Choices, output: Path) -> dict[str, Any]:
         ranks = Exchange(steps.world_size).gathered({"rank": steps.rank, "problem": problem, **answer})
     if problems := [rank["problem"] for rank in ranks if rank["problem"]]:
         raise MillraceError("; ".join(problems), where, _LOWER)
-    verification = {
-        "device": device["name"],
-        "limit_gb": limit,
-        "world_size": steps.world_size,
-        "steps": answer["steps"],
-        "peak_memory_gb": max(rank["peak_gb"] for rank in ranks),
-        "ranks": ranks,
-    }
     if steps.rank == 0:
-        atomic.write_json(output, verification)
-        peak = verification["peak_memory_gb"]
+        peak, facts = max(rank["peak_gb"] for rank in ranks), {"device": device["name"], "limit_gb": limit}
+        facts |= {"world_size": steps.world_size, "steps": answer["steps"], "peak_memory_gb": peak}
+        atomic.write_json(output, {**facts, "ranks": ranks})
         log.info("%d ranks, %d steps: peak %.3f GB", steps.world_size, answer["steps"], peak)
-    return verification

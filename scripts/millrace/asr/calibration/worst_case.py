@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from millrace.asr.buckets.config import BucketConfig
 from millrace.common.errors import MillraceError
 
+LONGEST = ("longest_seconds", "longest_characters")
 _BUILD = "Build the buckets: snakemake asr_data"
 
 
 @dataclass(frozen=True)
 class WorstCase:
-    """A bucket by length. `audio_rows`, `text_rows`: numbers of the rows with the longest audio and with the
-    longest transcripts, falling; numbers count over all buckets, as in RowTable."""
+    """A bucket by length. `audio_rows` and `text_rows` are its longest first; they count over all buckets."""
 
     bucket: str
     number: int
@@ -43,22 +43,28 @@ def bucket_rows(bucket_config: Path) -> dict[str, int]:
 
 
 def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
-    """The longest rows of `bucket`, at most `max_rows` of each kind; None if it has no rows. Raises
-    MillraceError for an unknown bucket."""
+    """The longest rows of `bucket`, at most `max_rows` of each kind; None if it has no rows.
+
+    Raises MillraceError for an unknown bucket.
+    """
     rows = bucket_rows(bucket_config)
-    names = list(rows)
     if bucket not in rows:
-        remedy = f"Choose one of {', '.join(names)}"
+        remedy = f"Choose one of {', '.join(rows)}"
         raise MillraceError(f"there is no bucket {bucket!r}", str(bucket_config), remedy)
     if not rows[bucket]:
         return None
-    number = names.index(bucket)
-    path = BucketConfig.read(bucket_config).paths[number]
+    number = list(rows).index(bucket)
+    first, path = sum(list(rows.values())[:number]), BucketConfig.read(bucket_config).paths[number]
+
+    # Batch by batch: transcripts of a whole bucket may not fit into memory, their lengths do.
+    lengths: list[tuple[np.ndarray, np.ndarray]] = []
     try:
-        seconds, characters = _lengths(path)
+        for part in pq.ParquetFile(path).iter_batches(columns=["duration_s", "transcript"]):
+            characters = pc.fill_null(pc.utf8_length(part["transcript"].cast(pa.large_string())), 0)
+            lengths.append((part["duration_s"].to_numpy(zero_copy_only=False), characters.to_numpy()))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise MillraceError(f"it cannot be read ({error})", str(path), _BUILD) from None
-    first = sum(rows[name] for name in names[:number])
+    seconds, characters = map(np.concatenate, zip(*lengths, strict=True))
     return WorstCase(
         bucket=bucket,
         number=number,
@@ -70,15 +76,3 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
         audio_rows=(first + np.argsort(-seconds, kind="stable")[:max_rows]).tolist(),
         text_rows=(first + np.argsort(-characters, kind="stable")[:max_rows]).tolist(),
     )
-
-
-def _lengths(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and characters of every row."""
-    seconds, characters = [], []
-    parquet = pq.ParquetFile(path)
-    for group in range(parquet.num_row_groups):
-        table = parquet.read_row_group(group, columns=["duration_s", "transcript"])
-        seconds.append(table.column("duration_s").to_numpy())
-        lengths = pc.fill_null(pc.utf8_length(table.column("transcript").cast(pa.large_string())), 0)
-        characters.append(lengths.to_numpy().astype(np.int64))
-    return np.concatenate(seconds), np.concatenate(characters)

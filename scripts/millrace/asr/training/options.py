@@ -40,7 +40,7 @@ class TrainOptions:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, **changes: Any) -> TrainOptions:
-        """The choices that the flags of a step made, with `changes`."""
+        """What the flags of a step chose, with `changes`."""
         return settings.from_args(cls, args, model=args.model_path or args.model, **changes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,27 +19,22 @@ from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 
 # What may change without making it another run: its length, speed and logging, and where files lie.
-_FREE = frozenset(
-    (
-        *("epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps"),
-        *("eval_at_start", "log_ids", "tensorboard", "device", "timeout_seconds"),
-        *("num_workers", "prefetch_factor", "max_open_tars", "max_bad_fraction", "eval_samples"),
-        *("bucket_dir", "calibration"),
-    )
-)
+_FREE = {
+    *("epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps", "eval_at_start"),
+    *("eval_samples", "log_ids", "tensorboard", "device", "timeout_seconds", "num_workers", "bucket_dir"),
+    *("prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration"),
+}
 
 
 def run(
-    options: TrainOptions, settings: LoopSettings, folder: str | Path, profile_steps: int = 0
+    options: TrainOptions, settings: LoopSettings, folder: Path, profile_steps: int = 0
 ) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only.
 
-    With `profile_steps` that many steps are profiled, else every step is measured. Otherwise a run with
-    loader `bucketed` saves its model, and rank 0 tests it on the test split, alone: the other ranks have left
-    by then, so that their devices are not held for it.
+    With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader `bucketed`
+    saves its model, and rank 0 tests it alone, when the other ranks have left and freed their devices.
     """
-    ranks, folder = Ranks.from_environment(), Path(folder)
-    task = AsrTask(options)
+    ranks, task = Ranks.from_environment(), AsrTask(options)
     if options.calibration:
         of_model = (options.model, options.model_options)
         budgets.check_calibration(options.calibration, *of_model, settings, ranks.world_size)
@@ -49,7 +43,8 @@ def run(
     with contextlib.ExitStack() as stack:
         if ranks.is_main:
             stack.enter_context(run_folder.held(folder))
-            run_folder.claim(folder, identity(options, settings, task))
+            chosen = {**asdict(options), **asdict(settings), **task.state_dict()}
+            run_folder.claim(folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE})
         measure = _measure(options, settings, folder, ranks, profile_steps)
         task.watch = measure.watch
         stack.enter_context(contextlib.closing(task))
@@ -63,12 +58,6 @@ def run(
             result.model.save_pretrained(folder / "model")
             summary["test"] = task.test(result.model, settings.precision)
     return summary
-
-
-def identity(options: TrainOptions, settings: LoopSettings, task: AsrTask) -> dict[str, Any]:
-    """What makes this run another one when it changes."""
-    chosen: Mapping[str, Any] = {**asdict(options), **asdict(settings), **task.state_dict()}
-    return {name: value for name, value in sorted(chosen.items()) if name not in _FREE}
 
 
 def _measure(

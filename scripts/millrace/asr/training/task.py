@@ -23,7 +23,7 @@ from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
 from millrace.asr.throughput.baseline import BaselineLoader, BaselinePlan
 from millrace.asr.throughput.ideal import IdealLoader
-from millrace.asr.training.options import LOADERS, TrainOptions
+from millrace.asr.training.options import TrainOptions
 from millrace.common.cli import log
 from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError
@@ -37,18 +37,12 @@ _MAX_LOGGED = 20  # samples without part in the loss that are logged; all are co
 
 
 class AsrTask:
-    """Trains on the bucket parquets, evaluates on dev. See millrace.common.training.task.Task.
+    """Trains on the bucket parquets, evaluates on dev. See millrace.common.training.task.Task."""
 
-    `watch` is put around the batches as they come from the loader, to measure them.
-    """
-
-    def __init__(
-        self, options: TrainOptions, watch: Callable[[Iterable], Iterable] = lambda batches: batches
-    ) -> None:
-        if options.loader not in LOADERS:
-            remedy = f"Choose one of {', '.join(LOADERS)}"
-            raise MillraceError(f"there is no loader {options.loader!r}", remedy=remedy)
-        self.options, self.watch = options, watch
+    def __init__(self, options: TrainOptions) -> None:
+        self.options = options
+        # Put around the batches as they come from the loader, to measure them.
+        self.watch: Callable[[Iterable], Iterable] = lambda batches: batches
         self.table = RowTable.open(options.bucket_dir)
         self.durations = self.table.durations()
         self.budgets = read_budgets(options.bucket_dir, options.calibration, options.batch_seconds)
@@ -85,7 +79,10 @@ class AsrTask:
             else:
                 window = self.options.window
                 plan = planner.resume(self.durations, self.budgets, seed, epoch, spans, world_size, window)
-                log.info("epoch %d: %s", epoch, plan_line(plan))
+                stats = plan.stats()
+                shares = (100 * stats["padding"], 100 * stats["useful_work"])
+                line = "epoch %d: %d steps on %d ranks, padding %.2f %%, useful work %.1f %%"
+                log.info(line, epoch, len(plan), plan.world_size, *shares)
             self._plans = {key: plan}
         return self._plans[key]
 
@@ -142,18 +139,15 @@ class AsrTask:
                 if sample not in self._logged and len(self._logged) < _MAX_LOGGED:
                     self._logged.add(sample)
                     last = len(self._logged) == _MAX_LOGGED
-                    more = "; of further ones metrics.jsonl has the counts" if last else ""
-                    reason = reason.replace("_", " ")
-                    log.warning("sample %d takes no part in the loss: %s%s", sample, reason, more)
+                    why = reason.replace("_", " ") + "; of further ones metrics.jsonl has the counts" * last
+                    log.warning("sample %d takes no part in the loss: %s", sample, why)
             yield prepared
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
         """uint64 ids of the samples; none for a filler."""
         return batch.sample_ids[:0] if batch.filler else batch.sample_ids
 
-    def training_step(
-        self, model: AsrModel, batch: Prepared
-    ) -> tuple[torch.Tensor, float, Mapping[str, float]]:
+    def training_step(self, model: AsrModel, batch: Prepared) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
         return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
@@ -237,17 +231,6 @@ class AsrTask:
         """Raises MillraceError if plan or vocabulary would now be others."""
         if state != self.state_dict():
             differing = "buckets, transcripts, budgets, window, loader or seed"
-            raise MillraceError(
-                f"the checkpoint was trained on other {differing} than these",
-                where=str(Path(self.options.bucket_dir)),
-                remedy="Go on with those, or train in another --output-dir",
-            )
-
-
-def plan_line(plan: Plan) -> str:
-    """One line for the log."""
-    stats = plan.stats()
-    return (
-        f"{len(plan)} steps on {plan.world_size} ranks, padding {100 * stats['padding']:.2f} %, "
-        f"useful work {100 * stats['useful_work']:.1f} %"
-    )
+            problem = f"the checkpoint was trained on other {differing} than these"
+            remedy = "Go on with those, or train in another --output-dir"
+            raise MillraceError(problem, str(Path(self.options.bucket_dir)), remedy)

@@ -1,14 +1,13 @@
-"""When a calibration is made anew."""
+"""When the calibration of a bucket is made anew."""
 
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from millrace.asr.calibration import key as calibration_key
+from millrace.asr.calibration.bucket import calibration_key, reusable
 from millrace.asr.calibration.options import Choices
 from millrace.asr.training.options import TrainOptions
 from millrace.common.training.settings import LoopSettings
@@ -21,28 +20,27 @@ OF_BUCKET = {"bucket": "b_0_3", "longest_seconds": 2.9, "longest_characters": 40
 
 
 def key(device: dict = DEVICE, **changes: object) -> dict:
-    return calibration_key.calibration_key(device, replace(CHOICES, **changes))
+    return calibration_key(device, replace(CHOICES, **changes))
 
 
 def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_asr", "layers": 28}')
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     of_folder = {"options": TrainOptions("buckets", model=str(tmp_path))}
-    before = key(**of_folder)
+    before, of_loop = key(**of_folder), {"precision": "32-true", "grad_acc": 2, "gradient_checkpointing": 0}
     keys = [
         *(key(), before),
         *(key({**DEVICE, "name": "NVIDIA H100"}), key({**DEVICE, "memory_gb": 79.1})),
         key(options=replace(OPTIONS, model_options={"hidden": 65})),
-        key(settings=replace(SETTINGS, precision="32-true")),
-        key(settings=replace(SETTINGS, grad_acc=2)),
-        key(settings=replace(SETTINGS, gradient_checkpointing=0)),
+        *(key(settings=replace(SETTINGS, **{name: value})) for name, value in of_loop.items()),
         *(key(max_memory_gb=60.0), key(world_size=16), key(soak_steps=400)),
     ]
+    assert all(before[package][:1].isdigit() for package in ("torch", "transformers"))
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
     assert key(**of_folder) == before, "weights do not change what a step costs"
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_asr", "layers": 29}')
     keys.append(key(**of_folder))
-    monkeypatch.setattr(calibration_key.metadata, "version", lambda package: "9.9")
+    monkeypatch.setattr(platform, "machine", lambda: "another")
     keys.append(key())
     assert len({json.dumps(one, sort_keys=True) for one in keys}) == len(keys)
 
@@ -51,8 +49,7 @@ def test_only_what_holds_is_kept(tmp_path):
     path = tmp_path / "b.json"
 
     def reused(rows: int = 100, max_bs: int = 64, of_key: dict | None = None, **bucket: object) -> bool:
-        of_bucket = {**OF_BUCKET, **bucket}
-        return calibration_key.reusable(path, of_key or key(), of_bucket, rows, max_bs) is not None
+        return reusable(path, {**(of_key or key()), **OF_BUCKET, **bucket}, rows, max_bs) is not None
 
     assert not reused()
     earlier = {"key": key(), "bucket_key": OF_BUCKET, "search": {"rows": 100, "max_bs": 64}}
@@ -62,9 +59,6 @@ def test_only_what_holds_is_kept(tmp_path):
     for limit, more in (("rows", {"rows": 101}), ("max_bs", {"max_bs": 65})):
         path.write_text(json.dumps({**earlier, "limited_by": limit}))
         assert reused() and not reused(**more)
-
-
-@pytest.mark.parametrize("damaged", ["", '{"key": ', "[]", "{}", '{"key": 3, "bucket_key": 4}', "null"])
-def test_a_damaged_calibration_is_made_anew(tmp_path, damaged):
-    (tmp_path / "b.json").write_text(damaged)
-    assert calibration_key.reusable(tmp_path / "b.json", key(), OF_BUCKET, 100, 64) is None
+    for damaged in ("", '{"key": ', "[]", "{}", '{"key": 3, "bucket_key": 4}', "null"):
+        path.write_text(damaged)
+        assert not reused()
