@@ -27,7 +27,7 @@ def write_tar(path: Path, members: Sequence[str], dotted: bool = False) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for number, name in enumerate(members):
-            body = f"{path.parent.name}/{path.name}:{name}:{number}".encode()
+            body = f"{path.parent.name}/{path.name}:{name}:{number}".encode(errors="surrogateescape")
             info = tarfile.TarInfo(("./" if dotted else "") + name)
             info.size = len(body)
             tar.addfile(info, io.BytesIO(body))

@@ -21,10 +21,8 @@ class Tars:
 
     def __init__(self, folder: Path, count: int = 12) -> None:
         self.folder, self.partitions = folder, folder / "partitions"
-        self.paths = [
-            write_tar(folder / f"shard_{n:02d}/audio_16k.tar", [f"a{k}.flac" for k in range(5)])
-            for n in range(count)
-        ]
+        places = [folder / f"shard_{n:02d}/audio_16k.tar" for n in range(count)]
+        self.paths = [write_tar(place, [f"a{k}.flac" for k in range(5)]) for place in places]
         template = "audio_{shard_id}.tar"
         self.settings = sources.Settings("manifests", str(folder / "manifests"), "", template, 5e-5)
         self.write("train", self.paths[:-2])

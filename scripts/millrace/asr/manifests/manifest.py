@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -28,8 +28,7 @@ ALIASES = {
 }
 
 
-@dataclass(frozen=True)
-class RowRange:
+class RowRange(NamedTuple):
     """A run of rows of one file that is read in one go; `groups` are row groups of a parquet file."""
 
     file: int

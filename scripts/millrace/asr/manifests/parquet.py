@@ -60,7 +60,16 @@ class Reader(Manifest):
             parquet, columns = self._opened(path)
             names = [*filter(None, columns.values())]
             for batch in _batches(parquet, rows.groups, names, self.piece_rows):
-                yield self._table(batch, columns, tars, first)
+                problem, none = np.zeros(len(batch), dtype=np.uint8), pa.nulls(len(batch))
+                raw = {name: batch.column(alias) if alias else none for name, alias in columns.items()}
+                values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
+                for name in ("tar_member_name", "transcript", "language"):
+                    values[name] = mc.text(raw[name], problem)
+                values["duration_s"] = raw["duration_s"]
+                table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
+                for name in ("offset", "size") if self.has_offsets else ():
+                    table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
+                yield self.own_rows(table, batch)
                 first += len(batch)
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:
@@ -80,20 +89,6 @@ class Reader(Manifest):
             mc.check_type(schema.field(name), mc.SECONDS if name == columns["duration_s"] else mc.TEXT, path)
         # Tar paths repeat: as a dictionary each is looked at once.
         return pq.ParquetFile(path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20), columns
-
-    def _table(
-        self, batch: pa.RecordBatch, columns: dict[str, str], tars: dict[str, int], first: int
-    ) -> pa.Table:
-        problem, none = np.zeros(len(batch), dtype=np.uint8), pa.nulls(len(batch))
-        raw = {name: batch.column(alias) if alias else none for name, alias in columns.items()}
-        values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
-        for name in ("tar_member_name", "transcript", "language"):
-            values[name] = mc.text(raw[name], problem)
-        values["duration_s"] = raw["duration_s"]
-        table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
-        for name in ("offset", "size") if self.has_offsets else ():
-            table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
-        return self.own_rows(table, batch)
 
     def _tar_column(self, column: pa.Array, tars: dict[str, int], problem: np.ndarray) -> np.ndarray:
         if not pa.types.is_dictionary(column.type):
