@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from millrace.asr.manifests.manifest import PIECE, manifests_of
 from millrace.asr.tars.index import write_index
 from millrace.asr.tars.scan import scan
 from millrace.common.ledger import Ledger
+from tests.asr import audio_tars
 
 COLUMNS = ("tar_path", "tar_member_name", "transcript", "language", "duration_s")
 
@@ -25,12 +24,10 @@ COLUMNS = ("tar_path", "tar_member_name", "transcript", "language", "duration_s"
 def write_tar(path: Path, members: Sequence[str], dotted: bool = False) -> Path:
     """A tar whose members hold their own name and the tar's, so that an address can be checked."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for number, name in enumerate(members):
-            body = f"{path.parent.name}/{path.name}:{name}:{number}".encode(errors="surrogateescape")
-            info = tarfile.TarInfo(("./" if dotted else "") + name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
+    texts = [f"{path.parent.name}/{path.name}:{name}:{number}" for number, name in enumerate(members)]
+    names = [("./" if dotted else "") + name for name in members]
+    bodies = [text.encode(errors="surrogateescape") for text in texts]
+    audio_tars.write_tar(path, dict(zip(names, bodies, strict=True)))
     return path
 
 
