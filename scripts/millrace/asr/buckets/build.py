@@ -51,6 +51,7 @@ class BucketChoices:
 class _Split:
     name: str
     manifest: Manifest
+    tars: np.ndarray  # the numbers that the manifest's tars have in the whole build, then -1
     spill: RowSpill
     ledger: Ledger
     histogram: DurationHistogram
@@ -129,7 +130,8 @@ class _Build:
             for manifest in self.manifests:
                 ledger = Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired)
                 histogram, spill = self._histogram(), self._opened(spills / f"{manifest.split}.rows")
-                split = _Split(manifest.split, manifest, spill, ledger, histogram)
+                tars = np.array([self.number[tar] for tar in manifest.tars] + [-1], dtype=np.int32)
+                split = _Split(manifest.split, manifest, tars, spill, ledger, histogram)
                 parts = [(rows, rejects.part(split.name, manifest.files)) for rows in manifest.ranges]
                 waiting.append((split, [pool.submit(self._spill, split, *part, advance) for part in parts]))
             members = self._spill_members(spills / "members.rows")
@@ -169,12 +171,11 @@ class _Build:
         self, split: _Split, rows: RowRange, part: RejectFile.Part, advance: Callable[[int], None]
     ) -> tuple[int, Counter, np.ndarray]:
         """First pass: spill checked rows by key; return the number of rows, rejects, counts of durations."""
-        # Tars are numbered as in the whole build.
-        tars = np.array([self.number[tar] for tar in split.manifest.tars] + [-1], dtype=np.int32)
         count, rejected, lengths = 0, Counter(), self._histogram()
         for table in split.manifest.read(rows):
             count += len(table)
-            numbers, problem = tars[table.column("tar").to_numpy()], table.column("problem").to_numpy().copy()
+            numbers = split.tars[table.column("tar").to_numpy()]
+            problem = table.column("problem").to_numpy().copy()
             table = table.set_column(table.column_names.index("tar"), "tar", pa.array(numbers))
             table = table.drop_columns(["problem"])
             mc.note(problem, self.unusable[numbers], "tar_not_indexed")

@@ -143,7 +143,8 @@ class _Assembly:
 
     def build(self, chains: int) -> None:
         waiting = self._walk(chains)
-        walks, first = list(waiting), waiting.pop(0)
+        self._count(*waiting)
+        first = waiting.pop(0)
         self._append(first, 0)
         position, stop, shared = first.position, first.stop, first.shared
         while True:
@@ -170,11 +171,9 @@ class _Assembly:
                 if waiting:
                     limit = next(start for start in waiting[0].starts if start >= position)
                 walk, row = Chain(self.source, position, limit, shared).run(), 0
-                walks.append(walk)
+                self._count(walk)
             self._append(walk, row)
             position, stop = walk.position, walk.stop
-        self.source.reads += sum(walk.source.reads for walk in walks)
-        self.source.bytes_read += sum(walk.source.bytes_read for walk in walks)
         self._finish()
 
     def _walk(self, chains: int) -> list[Chain]:
@@ -195,6 +194,10 @@ class _Assembly:
                     return walks if not any(walk.shared for walk in walks) else walks[:1]
                 first.silent, chains = source.total, 1
         return [first]
+
+    def _count(self, *walks: Chain) -> None:
+        self.source.reads += sum(walk.source.reads for walk in walks)
+        self.source.bytes_read += sum(walk.source.bytes_read for walk in walks)
 
     def _append(self, chain: Chain, row: int) -> None:
         base = len(self.names) - row
