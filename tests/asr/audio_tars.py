@@ -1,5 +1,4 @@
-"""Tars of generated audio with bucket parquets, as the bucket build writes them, for the tests of the
-reader."""
+"""Tars of generated audio with bucket parquets as the bucket build writes them."""
 
 from __future__ import annotations
 
@@ -25,12 +24,10 @@ def noise(samples: int, seed: int, channels: int = 1) -> np.ndarray:
     return (tone[:, None] + rng.integers(-3000, 3000, (samples, channels))).astype(np.int16)
 
 
-def encoded(
-    samples: np.ndarray, container: str = "FLAC", subtype: str | None = None, rate: int = RATE
-) -> bytes:
+def encoded(samples: np.ndarray, container: str = "FLAC", subtype: str = "", rate: int = RATE) -> bytes:
     """`samples` as a file of soundfile's `container`."""
     sink = io.BytesIO()
-    soundfile.write(sink, samples, rate, format=container, subtype=subtype)
+    soundfile.write(sink, samples, rate, format=container, subtype=subtype or None)
     return sink.getvalue()
 
 
@@ -48,13 +45,9 @@ def write_tar(path: Path, members: dict[str, bytes]) -> dict[str, tuple[int, int
 def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]) -> Path:
     """Bucket parquets with these rows (SCHEMA's names), tars.parquet and bucket_config.json in `folder`."""
     (folder / "train").mkdir(parents=True, exist_ok=True)
+    schema = SCHEMA.remove(SCHEMA.get_field_index("tar_path")).append(pa.field("tar_path", pa.string()))
     for name, rows in buckets.items():
-        table = pa.Table.from_pylist(
-            rows,
-            schema=pa.schema(
-                [(f.name, f.type) for f in SCHEMA if f.name != "tar_path"] + [("tar_path", pa.string())]
-            ),
-        )
+        table = pa.Table.from_pylist(rows, schema=schema)
         pq.write_table(table, folder / "train" / f"{name}.parquet", row_group_size=7, store_schema=False)
     states = {str(tar): (tar.stat().st_size, tar.stat().st_mtime_ns) for tar in tars if tar.exists()}
     write_tars(folder / "tars.parquet", [str(tar) for tar in tars], states)
@@ -64,8 +57,7 @@ def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]
 
 
 def corpus(folder: Path, tars: int = 3, members: int = 8, replace: dict[str, bytes] | None = None) -> Path:
-    """`tars` tars of short FLAC and WAV clips and their buckets; `replace` puts other bytes in place of named
-    members.
+    """`tars` tars of short FLAC and WAV clips and their buckets; `replace` gives other bytes of members.
 
     Row r of the concatenation is member `t<r % tars>_<r>`; even rows are in the first bucket, odd ones in the
     second, so that row numbers are those of `row_names`.
@@ -83,13 +75,8 @@ def corpus(folder: Path, tars: int = 3, members: int = 8, replace: dict[str, byt
     places = {path: write_tar(path, content) for path, content in contents.items()}
     for number, row in enumerate(rows):
         offset, size = places[Path(row["tar_path"])][row["tar_member_name"]]
-        row |= {
-            "offset": offset,
-            "size": size,
-            "transcript": f"text {number} ä",
-            "language": ["English", None][number % 2],
-        }
-        row["sample_id"] = (1 << 63) + number
+        row |= {"offset": offset, "size": size, "sample_id": (1 << 63) + number}
+        row |= {"transcript": f"text {number} ä", "language": ["English", None][number % 2]}
     return write_buckets(folder / "buckets", {"b_0_3": rows[::2], "b_3_5": rows[1::2]}, paths)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,9 +13,10 @@ import pyarrow.parquet as pq
 from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.join import TarIndices
 from millrace.asr.manifests.manifest import PIECE, manifests_of
-from millrace.asr.tars import scan as tar_index
 from millrace.asr.tars.index import write_index
+from millrace.asr.tars.scan import scan
 from millrace.common.ledger import Ledger
+from tests.asr import audio_tars
 
 COLUMNS = ("tar_path", "tar_member_name", "transcript", "language", "duration_s")
 
@@ -25,17 +24,15 @@ COLUMNS = ("tar_path", "tar_member_name", "transcript", "language", "duration_s"
 def write_tar(path: Path, members: Sequence[str], dotted: bool = False) -> Path:
     """A tar whose members hold their own name and the tar's, so that an address can be checked."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for number, name in enumerate(members):
-            body = f"{path.parent.name}/{path.name}:{name}:{number}".encode()
-            info = tarfile.TarInfo(("./" if dotted else "") + name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
+    texts = [f"{path.parent.name}/{path.name}:{name}:{number}" for number, name in enumerate(members)]
+    names = [("./" if dotted else "") + name for name in members]
+    bodies = [text.encode(errors="surrogateescape") for text in texts]
+    audio_tars.write_tar(path, dict(zip(names, bodies, strict=True)))
     return path
 
 
 def index_of(tars: Sequence[Path], target: Path) -> Path:
-    write_index(target, [tar_index.scan(str(tar)) for tar in tars])
+    write_index(target, [scan(str(tar)) for tar in tars])
     return target
 
 
@@ -57,16 +54,6 @@ def corpus(folder: Path, tars: int = 4, members: int = 60, seed: int = 0) -> tup
     return rows, index_of(paths, folder / "index.parquet")
 
 
-def built_corpus(folder: Path) -> tuple[Path, list[dict], Path]:
-    """A corpus whose buckets are built in `folder`/out: the folder, the rows of train.parquet, the tar
-    index."""
-    rows, index = corpus(folder)
-    write_manifest(folder / "train.parquet", rows)
-    ledgers = build_from(folder / "out", index, train=folder / "train.parquet")
-    assert ledgers["train"].rows_out == len(rows) and not ledgers["train"].rejected
-    return folder, rows, index
-
-
 def write_manifest(path: Path, rows: Sequence[dict] | pa.Table, **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
@@ -84,8 +71,9 @@ def build_from(
     """Build buckets of one manifest a split, given as a file or as rows; the ledgers by split."""
     manifests = []
     for split, rows in splits.items():
-        name = target.parent / f"{target.name}_manifests" / f"{split}.parquet"
-        path = rows if isinstance(rows, Path) else write_manifest(name, rows)
+        path = rows
+        if not isinstance(rows, Path):
+            path = write_manifest(target.parent / f"{target.name}_manifests/{split}.parquet", rows)
         (manifest,) = manifests_of(split, [path])
         manifest.piece_rows = piece_rows
         manifests.append(manifest.scan())
@@ -115,23 +103,14 @@ def rejects(folder: Path) -> list[dict]:
 
 def speech_index(folder: Path) -> Path:
     """The speech lane's index of one shard of 12 members, and of one that is missing."""
-    name = "de/train/de-train-00000.tar"
-    shard = write_tar(folder / "shards" / name, [f"k{n}.flac" for n in range(12)])
-    scan = tar_index.scan(str(shard))
-    rows = [
-        {
-            "key": f"k{n}",
-            "language": "de",
-            "split": ("train", "train", "validation", "test")[n % 4],
-            "shard": name,
-            "member": scan.names[n].decode(),
-            "offset": int(scan.offsets[n]),
-            "size": int(scan.sizes[n]),
-            "duration_seconds": 1.0 + n,
-            "asr_transcript": f"asr {n}",
-            "human_transcript": f"human {n}" if n != 8 else "",
-        }
-        for n in range(12)
-    ]
+    name, splits = "de/train/de-train-00000.tar", ("train", "train", "validation", "test")
+    tar = scan(str(write_tar(folder / "shards" / name, [f"k{n}.flac" for n in range(12)])))
+    rows = []
+    for n, (member, offset, size) in enumerate(zip(tar.names, tar.offsets, tar.sizes, strict=True)):
+        row = {"key": f"k{n}", "language": "de", "split": splits[n % 4], "shard": name}
+        row |= {"member": member.decode(), "offset": int(offset), "size": int(size)}
+        row |= {"duration_seconds": 1.0 + n, "asr_transcript": f"asr {n}"}
+        row |= {"human_transcript": f"human {n}" if n != 8 else ""}
+        rows.append(row)
     rows.append({**rows[0], "shard": "gone.tar", "split": "train"})
     return write_manifest(folder / "shards" / "index.parquet", rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import tarfile
@@ -18,24 +16,9 @@ from millrace.asr import build_tar_indices
 from millrace.asr.tars.index import TarIndex, write_index
 from millrace.asr.tars.scan import scan
 from millrace.common.errors import MillraceError
+from tests.asr.bucket_corpus import write_tar
 
-RNG = np.random.default_rng(3)
 KEYS = ["a.flac", "a.json", ".a.flac", "./b.flac", "b.flac", "naïve/日.wav", "x\udcff"]
-
-
-def body_of(name: str, size: int) -> bytes:
-    return (hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest() * (size // 32 + 1))[:size]
-
-
-def write_tar(path: Path, names: list[str], size: int = 2000) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT, encoding="utf-8") as tar:
-        for number, name in enumerate(names):
-            body = body_of(name, size + number % 700)
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
-    return path
 
 
 @pytest.fixture
@@ -51,11 +34,9 @@ def corpus(tmp_path) -> dict[str, Path]:
         "text": tmp_path / "in/text.tar",
         "zero": tmp_path / "in/zero.tar",
     }
-    content = bytearray(tars["damaged"].read_bytes())
-    content[content.index(b"d7\0") + 1] ^= 3
-    tars["damaged"].write_bytes(content)
+    tars["damaged"].write_bytes(tars["damaged"].read_bytes().replace(b"d7\0", b"d4\0", 1))
     content = tars["cut"].read_bytes()
-    tars["cut"].write_bytes(content[: content.index(b"c15\0") + 600])
+    tars["cut"].write_bytes(content[: content.index(b"c15\0") + 520])
     tars["text"].write_text("no tar\n" * 1000)
     tars["zero"].touch()
     return tars
@@ -89,25 +70,23 @@ def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, 
     assert ledger["rejected"] == {"cut": 1} and ledger["rows_out"] == 300 + 7 + 19 + 15
     log = capsys.readouterr().err
     assert all(str(corpus[name]) in log for name in ("damaged", "cut", "missing", "text", "zero"))
-    with TarIndex.open(output) as index:
-        checked = 0
-        for tar in corpus.values():
-            members = index.members(tar)
-            addresses = (members[column].to_pylist() for column in ("offset", "size"))
-            content = tar.read_bytes() if len(members) else b""
-            for name, offset, size in zip(text(members), *addresses, strict=True):
-                if offset >= 0:
-                    original = f"./{name}" if name.startswith("clip") else name
-                    body = content[offset : offset + size]
-                    assert body in (body_of(original, size), body_of("./" + name, size))
-                    checked += 1
-        assert checked == ledger["rows_out"]
-        assert index.record(corpus["damaged"]).recovered == 12
-        assert sum(index.members(corpus["damaged"])["recovered"].to_pylist()) == 12
+    index, checked = TarIndex.open(output), 0
+    for tar in corpus.values():
+        members = index.members(str(tar))
+        addresses = (members[column].to_pylist() for column in ("offset", "size"))
+        content = tar.read_bytes() if len(members) else b""
+        for name, offset, size in zip(text(members), *addresses, strict=True):
+            if offset >= 0:
+                body = content[offset : offset + size].decode("utf-8", "surrogateescape")
+                assert body.startswith((f"in/{tar.name}:{name}:", f"in/{tar.name}:./{name}:"))
+                checked += 1
+    assert checked == ledger["rows_out"]
+    assert index.tars[str(corpus["damaged"])].recovered == 12
+    assert sum(index.members(str(corpus["damaged"]))["recovered"].to_pylist()) == 12
 
 
 def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
-    sizes = RNG.integers(50_000, 250_000, 20_000)
+    sizes = np.random.default_rng(3).integers(50_000, 250_000, 20_000)
     path = tmp_path / "big.tar"
     with open(path, "wb") as handle:
         for number, size in enumerate(sizes.tolist()):
@@ -121,42 +100,38 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
     second, _ = run(tmp_path / "second", tars.values(), threads="3", chains="16")
     assert first.read_bytes() == second.read_bytes()
     assert first.with_suffix(".json").read_bytes() == second.with_suffix(".json").read_bytes()
-    columns = pq.ParquetFile(first).metadata
-    names = sum(columns.row_group(g).column(1).total_compressed_size for g in range(columns.num_row_groups))
-    assert columns.schema.column(1).name == "name"
-    members = report["ledgers"][1]["rows_in"]
-    assert (first.stat().st_size - names) / members <= 8
-    with TarIndex.open(first) as index:
-        assert index.members(path)["size"].to_pylist() == sizes.tolist()
+    meta = pq.ParquetFile(first).metadata
+    names = sum(meta.row_group(g).column(1).total_compressed_size for g in range(meta.num_row_groups))
+    assert meta.schema.column(1).name == "name"
+    assert (first.stat().st_size - names) / report["ledgers"][1]["rows_in"] <= 8
+    assert TarIndex.open(first).members(str(path))["size"].to_pylist() == sizes.tolist()
 
 
 def test_many_small_tars_share_row_groups(tmp_path):
-    tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n % 5)], 20) for n in range(60)]
+    tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n % 5)]) for n in range(60)]
     output, _ = run(tmp_path, tars)
     assert pq.ParquetFile(output).num_row_groups == 1
-    with TarIndex.open(output) as index:
-        for n in (59, 0, 31, 7):
-            assert text(index.members(tars[n])) == [f"{n}-{i}" for i in range(n % 5)]
+    index = TarIndex.open(output)
+    for n in (59, 0, 31, 7):
+        assert text(index.members(str(tars[n]))) == [f"{n}-{i}" for i in range(n % 5)]
 
 
 def test_tars_larger_than_a_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr("millrace.asr.tars.index.ROW_GROUP", 10)
     counts = (4, 25, 0, 3, 12, 1)
-    tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n)], 20) for n in counts]
+    tars = [write_tar(tmp_path / f"{n}.tar", [f"{n}-{i}" for i in range(n)]) for n in counts]
     records = write_index(tmp_path / "i.parquet", [scan(tar) for tar in tars])
     assert [record.first_row for record in records] == [0, 4, 29, 29, 32, 44]
-    with TarIndex.open(tmp_path / "i.parquet") as index:
-        for tar in tars:
-            assert text(index.members(tar)) == [f"{tar.stem}-{i}" for i in range(int(tar.stem))]
+    index = TarIndex.open(tmp_path / "i.parquet")
+    for tar in tars:
+        assert text(index.members(str(tar))) == [f"{tar.stem}-{i}" for i in range(int(tar.stem))]
 
 
 def test_an_index_that_is_none_says_so(tmp_path):
-    with pytest.raises(MillraceError, match="no tar index"):
-        TarIndex.open(tmp_path / "none.parquet")
     (tmp_path / "text.parquet").write_text("text")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    for name in ("text", "other"):
-        with pytest.raises(MillraceError, match="not a tar index"):
+    for name, problem in (("none", "no tar"), ("text", "not a tar"), ("other", "not a tar")):
+        with pytest.raises(MillraceError, match=f"{problem} index"):
             TarIndex.open(tmp_path / f"{name}.parquet")
 
 
@@ -176,13 +151,10 @@ def test_partition_files(tmp_path, corpus, capsys):
 
 
 @pytest.mark.parametrize("flag", ["--tars", "--manifest-dir"])
-def test_a_removed_flag_is_named_with_what_took_its_place(flag, capsys):
+def test_a_removed_flag_is_named_and_the_help_says_how_a_partition_file_looks(flag, capsys):
     with pytest.raises(SystemExit):
         build_tar_indices.main([flag, "a.tar", "--output", "x", "--report", "y"])
     assert f"{flag} was removed" in capsys.readouterr().err
-
-
-def test_the_help_says_how_a_partition_file_looks():
     shown = build_tar_indices.make_parser().format_help()
     assert '{"id": "a-name", "tars": [{"path": "a.tar"}' in shown and "results/asr/partitions" in shown
 
@@ -215,5 +187,4 @@ def test_read_only_folders_and_names_that_are_not_utf_8(tmp_path):
     output, report = run(tmp_path, [path])
     folder.chmod(0o755)
     assert sorted(os.listdir(folder)) == before
-    with TarIndex.open(output) as index:
-        assert text(index.members(path)) == ["a"] and report["tars"][0]["path"] == str(path)
+    assert text(TarIndex.open(output).members(str(path))) == ["a"] and report["tars"][0]["path"] == str(path)

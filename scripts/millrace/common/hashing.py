@@ -46,9 +46,7 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
     _, offsets_buffer, text_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    text = (
-        np.frombuffer(text_buffer, dtype=np.uint8) if text_buffer is not None else np.zeros(0, dtype=np.uint8)
-    )
+    text = np.frombuffer(text_buffer or b"", dtype=np.uint8)
     # Eight bytes more, so that the last word of the last string can be read whole and then masked.
     text = np.concatenate([text[offsets[0] : offsets[-1]], np.zeros(8, dtype=np.uint8)])
     start, length = offsets[:-1] - offsets[0], np.diff(offsets)

@@ -14,43 +14,33 @@ from tests.asr.bucket_corpus import index_of, write_tar
 
 
 def addresses(*rows: tuple[int, int, int, int]) -> Addresses:
-    key, tar, offset, size = (np.array(column) for column in zip(*rows, strict=True))
-    return Addresses(
-        pa.table({"key": key.astype(np.uint64), "tar": tar.astype(np.int32), "offset": offset, "size": size})
-    )
+    columns = dict(zip(("key", "tar", "offset", "size"), zip(*rows, strict=True), strict=True))
+    types = {"key": pa.uint64(), "tar": pa.int32(), "offset": pa.int64(), "size": pa.int64()}
+    return Addresses(pa.table({name: pa.array(columns[name], types[name]) for name in types}))
 
 
 def test_members_are_found_by_key_and_tar() -> None:
-    # Key 7 is in three tars (as after a collision), twice in tar 2: there the last counts, though it lies
-    # before.
-    members = addresses(
-        (9, 0, 512, 5), (7, 2, 4096, 1), (7, 0, 1024, 2), (7, 2, 2048, 3), (7, 5, 512, 4), (3, 1, -1, 0)
-    )
+    # Key 7 is in three tars (as after a collision), twice in tar 2: there the last by its offset counts.
+    sevens = ((7, 2, 4096, 1), (7, 0, 1024, 2), (7, 2, 2048, 3), (7, 5, 512, 4))
+    members = addresses((9, 0, 512, 5), *sevens, (3, 1, -1, 0))
     keys = np.array([7, 7, 7, 7, 9, 3, 1, 8, 99, 7], np.uint64)
     tars = np.array([0, 2, 5, 4, 0, 1, 0, 0, 0, 9])
     offsets, sizes = members.find(keys, tars)
     assert offsets.tolist() == [1024, 2048, 512, -2, 512, -1, -2, -2, -2, -2]
     assert sizes.tolist() == [2, 3, 4, -2, 5, 0, -2, -2, -2, -2]
-    nothing = Addresses(None)
-    assert nothing.find(keys, tars)[0].tolist() == [-2] * 10
+    assert Addresses(None).find(keys, tars)[0].tolist() == [-2] * 10
     assert members.find(keys[:0], tars[:0])[0].tolist() == []
 
 
 def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tars = [
-        write_tar(tmp_path / f"t{number}.tar", [f"m{number}_{n}" for n in range(5)]) for number in range(4)
-    ]
+    tars = [write_tar(tmp_path / f"t{tar}.tar", [f"m{tar}_{n}" for n in range(5)]) for tar in range(4)]
     (tmp_path / "indices").mkdir()
     index_of(tars[:2], tmp_path / "indices" / "a.parquet")
     index_of([*tars[2:], tmp_path / "gone.tar"], tmp_path / "indices" / "b.parquet")
     indices = TarIndices(index_files([tmp_path / "indices"]), piece=7)
     pieces = list(indices.members([str(tar) for tar in reversed(tars)]))
     assert [len(piece) for piece in pieces] == [10, 10]
-    rows = {
-        row
-        for piece in pieces
-        for row in zip(piece["tar"].to_pylist(), piece["name"].to_pylist(), strict=True)
-    }
+    rows = {(row["tar"], row["name"]) for piece in pieces for row in piece.to_pylist()}
     assert rows == {(3 - number, f"m{number}_{n}".encode()) for number in range(4) for n in range(5)}
     assert indices.state(str(tars[0])) == (tars[0].stat().st_size, tars[0].stat().st_mtime_ns)
     assert indices.state(str(tmp_path / "gone.tar")).startswith("missing")

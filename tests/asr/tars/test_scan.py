@@ -15,23 +15,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.asr.tars import chain as tar_chain
+from millrace.asr.tars import header as tar_header
 from millrace.asr.tars import scan as tar_index
-from millrace.asr.tars.header import (
-    BROKEN_LINK,
-    CUT,
-    DIRECTORY,
-    FILE,
-    HARD_LINK,
-    MULTI_VOLUME,
-    SPARSE,
-    SPECIAL,
-    SYMLINK,
-    is_header,
-)
+from millrace.asr.tars.header import BROKEN_LINK, CUT, DIRECTORY, FILE, HARD_LINK, SPARSE, SPECIAL, SYMLINK
 from millrace.asr.tars.scan import TarScan, bare_name, scan
 
-RNG = np.random.default_rng(7)
-NOISE = RNG.bytes(1 << 18)
+NOISE = np.random.default_rng(7).bytes(1 << 18)
 CHAIN_COUNTS = (1, 2, 3, 7, 32)
 pytestmark = pytest.mark.usefixtures("always_split")
 
@@ -59,10 +48,10 @@ def info_of(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **fields) -
     return info
 
 
-def tar_of(*members, format=tarfile.GNU_FORMAT, **options) -> bytes:
+def tar_of(*members) -> bytes:
     """A tar of (name, bytes) or TarInfo without bytes."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=format, encoding="utf-8", **options) as tar:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as tar:
         for member in members:
             if isinstance(member, tarfile.TarInfo):
                 tar.addfile(member)
@@ -84,11 +73,6 @@ def header(name: bytes, size: int, typeflag: bytes = b"0", magic: bytes = b"usta
     block[257 : 257 + len(magic)] = magic
     for at, value in fields.items():
         block[int(at[3:]) : int(at[3:]) + len(value)] = value
-    return sealed(block)
-
-
-def sealed(block: bytes | bytearray) -> bytes:
-    block = bytearray(block)
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)
     return bytes(block)
@@ -117,16 +101,14 @@ def pax(*records: tuple[bytes, bytes], typeflag: bytes = b"x") -> bytes:
 END = bytes(1024)
 
 
-def save(folder: Path, content: bytes, name: str = "a.tar") -> Path:
-    path = folder / name
-    path.write_bytes(content)
-    return path
+def save(folder: Path, content: bytes) -> Path:
+    (folder / "a.tar").write_bytes(content)
+    return folder / "a.tar"
 
 
 def bytes_of(path: Path, scanned: TarScan) -> list[tuple[bytes, bytes]]:
     """(name, bytes) of the readable members, read by address."""
-    content = path.read_bytes()
-    result = []
+    content, result = path.read_bytes(), []
     columns = (scanned.names, scanned.offsets, scanned.sizes, scanned.kinds)
     for name, offset, size, kind in zip(*columns, strict=True):
         if kind <= SYMLINK:
@@ -163,26 +145,16 @@ def check_equal(path: Path) -> TarScan:
 
 letters = st.sampled_from(["a", "b", ".", "_", "é", "日", " ", "\U0001f3b5", "\udcff", "=", "\n"])
 PLAIN = ["a", "b", "./a", ".a", "./.a", "../a", "dir/a", "./dir/a.flac", "a.json", "x" * 100]
-plain_names = st.sampled_from(PLAIN)
-long_names = st.builds(
-    lambda part, count: "/".join([part] * count), st.text(letters, min_size=1, max_size=9), st.integers(1, 40)
-)
-names = st.one_of(plain_names, long_names).map(lambda name: name.strip("/") or "n")
+parts = st.text(letters, min_size=1, max_size=9)
+long_names = st.builds(lambda part, count: "/".join([part] * count), parts, st.integers(1, 40))
+names = st.one_of(st.sampled_from(PLAIN), long_names).map(lambda name: name.strip("/") or "n")
 sizes = st.one_of(st.sampled_from([0, 1, 511, 512, 513, 1024]), st.integers(0, 3000))
-FORMATS = [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT]
-
-
-class Archive(bytes):
-    """Bytes which a failing test prints in few words."""
-
-    def __repr__(self) -> str:
-        return f"<archive of {len(self)} bytes>"
 
 
 @st.composite
-def archives(draw, nested: bool = True) -> Archive:
+def archives(draw, nested: bool = True) -> bytes:
     """One archive, with or without its end, padding and trailing zeros."""
-    format = draw(st.sampled_from(FORMATS))
+    format = draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT]))
     out = io.BytesIO()
     headers = draw(st.sampled_from([None, {"comment": "global"}])) if format == tarfile.PAX_FORMAT else None
     with tarfile.open(fileobj=out, mode="w", format=format, encoding="utf-8", pax_headers=headers) as tar:
@@ -190,19 +162,16 @@ def archives(draw, nested: bool = True) -> Archive:
         for _ in range(draw(st.integers(1 if headers else 0, 12))):
             name, what = draw(names), draw(st.integers(0, 9))
             if what == 0:
-                info, body = info_of(name, kind=draw(st.sampled_from([b"3", b"4", b"5", b"6"]))), None
-                info.size = draw(st.sampled_from([0, 0, 4096]))
+                size, kind = draw(st.sampled_from([0, 0, 4096])), b"%d" % draw(st.integers(3, 6))
+                info, body = info_of(name, size, kind), None
             elif what == 1:
-                kind, body = draw(st.sampled_from([b"1", b"2"])), None
-                info = info_of(name, kind=kind, linkname=draw(names))
-                info.size = draw(st.sampled_from([0, 0, 700]))
-            elif what == 2 and nested:
-                body = draw(archives(nested=False))
-                shift = draw(st.sampled_from([0, 0, 100]))
-                body = bytes(shift) + body + b"ustar" * draw(st.integers(0, 200))
-                info = info_of(name, len(body))
+                size, kind = draw(st.sampled_from([0, 0, 700])), draw(st.sampled_from([b"1", b"2"]))
+                info, body = info_of(name, size, kind, linkname=draw(names)), None
             else:
                 body = body_of(draw(sizes), draw(st.integers(0, 999)))
+                if what == 2 and nested:
+                    shift, inner = draw(st.sampled_from([0, 0, 100])), draw(archives(nested=False))
+                    body = bytes(shift) + inner + b"ustar" * draw(st.integers(0, 200))
                 info = info_of(name, len(body))
             if format == tarfile.PAX_FORMAT and draw(st.booleans()):
                 info.pax_headers = {"comment": "x" * draw(st.integers(0, 5000))}
@@ -214,11 +183,15 @@ def archives(draw, nested: bool = True) -> Archive:
             tar.addfile(info, io.BytesIO(body) if body is not None else None)
         end = tar.offset
     if draw(st.booleans()):
-        return Archive(out.getvalue())
-    return Archive(out.getvalue()[:end] + bytes(512 * draw(st.sampled_from([0, 1, 2, 20]))))
+        return out.getvalue()
+    return out.getvalue()[:end] + bytes(512 * draw(st.sampled_from([0, 1, 2, 20])))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def fuzz(examples: int) -> settings:
+    return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@fuzz(150)
 @given(parts=st.lists(archives(), min_size=1, max_size=3), chains=st.sampled_from(CHAIN_COUNTS))
 def test_every_layout_gives_the_bytes_that_tarfile_gives(tmp_path, parts, chains):
     path = save(tmp_path, b"".join(parts))
@@ -228,7 +201,7 @@ def test_every_layout_gives_the_bytes_that_tarfile_gives(tmp_path, parts, chains
     assert scanned.status in ("ok", "empty", "concatenated", "unterminated", "zero_length")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@fuzz(40)
 @given(content=archives(), chains=st.sampled_from(CHAIN_COUNTS))
 def test_cut_anywhere_never_raises_and_never_gives_wrong_bytes(tmp_path, content, chains):
     path = save(tmp_path, content)
@@ -245,12 +218,10 @@ def test_cut_anywhere_never_raises_and_never_gives_wrong_bytes(tmp_path, content
         assert not end % 512 or scanned.status in statuses, (end, scanned.status)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@fuzz(60)
 @given(content=archives(), chains=st.sampled_from(CHAIN_COUNTS), data=st.data())
 def test_any_flipped_byte_never_raises(tmp_path, content, chains, data):
-    if not content:
-        return
-    content = bytearray(content)
+    content = bytearray(content or END)
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path = save(tmp_path, bytes(content))
@@ -259,7 +230,7 @@ def test_any_flipped_byte_never_raises(tmp_path, content, chains, data):
     assert (serial.status, serial.reason, serial.digest) == (scanned.status, scanned.reason, scanned.digest)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@fuzz(60)
 @given(content=st.binary(max_size=5000), chains=st.sampled_from(CHAIN_COUNTS))
 @example(content=b"\xff" * 512, chains=2)
 @example(content=b"\x80" * 1024, chains=2)
@@ -271,25 +242,15 @@ def test_noise_is_no_tar_and_does_not_raise(tmp_path, content, chains):
 
 # Dialects which tarfile does not write.
 
-GNU_SPARSE = header(
-    b"s", 600, b"S", b"ustar  \0", at_386=b"00000000000\0" + b"00000001130\0", at_483=b"00000010000\0"
-)
-GNU_EXTENDED_SPARSE = header(b"s", 600, b"S", b"ustar  \0", at_482=b"\1", at_483=b"00000010000\0")
-PAX_1_SPARSE = pax(
-    (b"GNU.sparse.major", b"1"),
-    (b"GNU.sparse.minor", b"0"),
-    (b"GNU.sparse.name", b"s"),
-    (b"GNU.sparse.realsize", b"4096"),
-)
+GNU_SPARSE = {"size": 600, "typeflag": b"S", "magic": b"ustar  \0", "at_483": b"00000010000\0"}
+PAX_1 = ((b"major", b"1"), (b"minor", b"0"), (b"name", b"s"), (b"realsize", b"4096"))
+PAX_1_SPARSE = pax(*((b"GNU.sparse." + key, value) for key, value in PAX_1))
 PAX_0_SPARSE = pax((b"GNU.sparse.size", b"4096"), (b"GNU.sparse.map", b"0,600"))
 SPARSES = {
-    "gnu": GNU_SPARSE + padded(body_of(600)),
-    "gnu-extended": GNU_EXTENDED_SPARSE + bytes(504) + b"\1" + bytes(7) + bytes(512) + padded(body_of(600)),
-    "pax-1.0": PAX_1_SPARSE
-    + header(b"GNUSparseFile.0/s", 1112)
-    + padded(b"1\n0\n600\n")
-    + padded(body_of(600)),
-    "pax-0.1": PAX_0_SPARSE + header(b"s", 600) + padded(body_of(600)),
+    "gnu": header(b"s", at_386=b"00000000000\0" + b"00000001130\0", **GNU_SPARSE),
+    "gnu-extended": header(b"s", at_482=b"\1", **GNU_SPARSE) + bytes(504) + b"\1" + bytes(7) + bytes(512),
+    "pax-1.0": PAX_1_SPARSE + header(b"GNUSparseFile.0/s", 1112) + padded(b"1\n0\n600\n"),
+    "pax-0.1": PAX_0_SPARSE + header(b"s", 600),
 }
 BASE_256 = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padded(body_of(700))
 # Content, and (name, kind, bytes) of its members.
@@ -341,14 +302,14 @@ DIALECTS = {
     "label and multi-volume": (
         header(b"label", 0, b"V") + header(b"part", 600, b"M") + padded(body_of(600))
         + header(b"z", 1) + padded(b"z"),
-        [(b"label", SPECIAL, b""), (b"part", MULTI_VOLUME, b""), (b"z", FILE, b"z")],
+        [(b"label", SPECIAL, b""), (b"part", tar_header.MULTI_VOLUME, b""), (b"z", FILE, b"z")],
     ),
     **{
         f"sparse {name}": (
-            header(b"a", 3) + padded(b"abc") + content + header(b"z", 3) + padded(b"xyz"),
+            header(b"a", 3) + padded(b"abc") + head + padded(body_of(600)) + header(b"z", 3) + padded(b"xyz"),
             [(b"a", FILE, b"abc"), (b"s", SPARSE, b""), (b"z", FILE, b"xyz")],
         )
-        for name, content in SPARSES.items()
+        for name, head in SPARSES.items()
     },
 }  # fmt: skip
 
@@ -370,27 +331,20 @@ def test_members_of_every_dialect(tmp_path, dialect, chains):
 
 
 SIZE = 9 << 30
+IN_PAX = pax((b"size", b"%d" % SIZE)) + header(b"huge", 0)
+IN_HEADER = header(b"huge", 0, at_124=b"\x80" + SIZE.to_bytes(11, "big"))
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        pax((b"size", b"%d" % SIZE)) + header(b"huge", 0),
-        header(b"huge", 0, at_124=b"\x80" + SIZE.to_bytes(11, "big")),
-    ],
-    ids=["pax", "base-256"],
-)
+@pytest.mark.parametrize("head", [IN_PAX, IN_HEADER], ids=["pax", "base-256"])
 def test_sizes_above_8_gib(tmp_path, head):
     with open(tmp_path / "huge.tar", "w+b") as tar:
         tar.write(head)
         tar.seek(len(head) + SIZE)
         tar.write(header(b"after", 3) + padded(b"abc") + END)
-        tar.flush()
-        for chains in (1, 16):
-            scanned = scan(tar.name, chains)
-            assert (scanned.status, scanned.names, scanned.sizes[0]) == ("ok", [b"huge", b"after"], SIZE)
-            tar.seek(scanned.offsets[1])
-            assert tar.read(scanned.sizes[1]) == b"abc"
+    for chains in (1, 16):
+        scanned = scan(tar.name, chains)
+        assert (scanned.status, scanned.names) == ("ok", [b"huge", b"after"])
+        assert scanned.sizes.tolist() == [SIZE, 3] and scanned.offsets[1] == len(head) + SIZE + 512
 
 
 # Names, links, duplicates.
@@ -411,15 +365,12 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
         *(link("chain", "hard"), link("loop", "loop", b"2"), link("nowhere", "missing")),
         *(info_of("folder", kind=b"5"), link("to-folder", "folder", b"2"), ("top", b"top")),
     ]
-    path = save(tmp_path, tar_of(*members))
-    scanned = check_equal(path)
+    scanned = check_equal(save(tmp_path, tar_of(*members)))
     assert dict(zip(scanned.names, scanned.kinds.tolist(), strict=True)) == {
         b"early": BROKEN_LINK, b"d/a": FILE, b"hard": HARD_LINK, b"hard2": HARD_LINK, b"d/soft": SYMLINK,
         b"d/up": SYMLINK, b"chain": HARD_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
         b"folder": DIRECTORY, b"to-folder": BROKEN_LINK, b"top": FILE,
     }  # fmt: skip
-    bodies = dict(bytes_of(path, scanned))
-    assert bodies[b"hard"] == b"first" and bodies[b"d/soft"] == b"second"
     assert scanned.duplicates == 1 and "more than once" in scanned.reason
 
 
@@ -497,12 +448,12 @@ DAMAGE = {
     "size that leads to a later header": (
         MANY[:START] + TO_LATER[:148] + MANY[START + 148 :], "damaged", f"{START:,}", ALL_BUT_20, 29
     ),
-    "size that no file can have": (
-        with_header((1 << 63) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
-    ),
-    "size of 88 bits": (
-        with_header((1 << 88) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
-    ),
+    **{
+        f"size of {bits} bits": (
+            with_header((1 << bits) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
+        )
+        for bits in (63, 88)
+    },
     "first header": (b"\xff" * 512 + MANY[512:], "damaged", "recovered", MEMBERS[1:], 49),
     "header of a tar in the tar": (
         flipped(INNER.index(b"inner.tar"), INNER), "damaged", "1,024",
@@ -521,6 +472,9 @@ DAMAGE = {
     "three tars in one file": (
         MANY + tar_of(("second", b"2")) + bytes(512 * 300) + tar_of(("third", b"3")),
         "concatenated", "another archive", [*MEMBERS, (b"second", b"2"), (b"third", b"3")], 0,
+    ),
+    "a tar in the tar": (
+        INNER, "ok", "", [(b"a", b"a"), (b"inner.tar", many(30)[0]), (b"b", b"b"), (b"c", b"c")], 0
     ),
     "bytes after the end": (MANY + b"signature" * 100, "ok", "after the end", MEMBERS, 0),
 }  # fmt: skip
@@ -549,22 +503,21 @@ def test_thousands_of_damaged_places_are_told_in_few_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "word"),
+    ("head", "size", "status", "word"),
     [
-        (b"", "zero_length", "no bytes"),
-        (bytes(10240), "empty", "without members"),
-        (gzip.compress(b"x" * 100, mtime=0), "compressed", "gzip"),
-        (b"\x28\xb5\x2f\xfd" + b"x" * 2000, "compressed", "zstd"),
-        (b"BZh9" + b"x" * 2000, "compressed", "bzip2"),
-        (b"\xfd7zXZ\0" + b"x" * 2000, "compressed", "xz"),
-        (b"PK\x03\x04" + b"x" * 2000, "not_a_tar", "zip"),
-        (b"RIFF" + b"x" * 2000, "not_a_tar", "no tar header"),
-        (b"short", "not_a_tar", "no tar header"),
+        (b"", 0, "zero_length", "no bytes"),
+        (b"", 10240, "empty", "without members"),
+        (gzip.compress(b"x" * 100, mtime=0), 0, "compressed", "gzip"),
+        (b"\x28\xb5\x2f\xfd", 2000, "compressed", "zstd"),
+        (b"BZh9", 2000, "compressed", "bzip2"),
+        (b"\xfd7zXZ\0", 2000, "compressed", "xz"),
+        (b"PK\x03\x04", 2000, "not_a_tar", "zip"),
+        (b"RIFF", 2000, "not_a_tar", "no tar header"),
+        (b"short", 0, "not_a_tar", "no tar header"),
     ],
-    ids=["nothing", "zeros", "gzip", "zstd", "bzip2", "xz", "zip", "riff", "short"],
 )
-def test_what_is_no_tar_says_so(tmp_path, content, status, word):
-    scanned = scan(save(tmp_path, content))
+def test_what_is_no_tar_says_so(tmp_path, head, size, status, word):
+    scanned = scan(save(tmp_path, head + bytes(size)))
     assert (scanned.status, len(scanned.names)) == (status, 0) and word in scanned.reason
 
 
@@ -575,23 +528,6 @@ def test_missing_unreadable_folders_and_fifos(tmp_path):
     for name in ("", "fifo", "loop", "a\0b"):
         scanned = scan(os.path.join(tmp_path, name))
         assert scanned.status == "unreadable" and scanned.reason
-
-
-# A tar in a tar, and what the search for a chain's start may be fooled by.
-
-
-def test_tars_inside_a_tar_do_not_leak_members(tmp_path):
-    inner, _ = many(120, 300)
-    members = [("a", b"a"), ("inner.tar", inner), ("b", b"b"), ("again.tar", inner), ("c", b"c")]
-    scanned = check_equal(save(tmp_path, tar_of(*members)))
-    assert [name.decode() for name in scanned.names] == [name for name, _ in members]
-    assert scanned.status == "ok"
-
-
-def test_a_chain_that_starts_after_a_long_name_header_does_not_lose_the_name(tmp_path):
-    members = [(f"{'long/' * 30}{i:03d}", body_of(900, i)) for i in range(80)]
-    for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        check_equal(save(tmp_path, tar_of(*members, format=format)))
 
 
 # How much is read.
@@ -631,7 +567,3 @@ def test_chains_find_all_but_few_members_by_themselves(tmp_path, monkeypatch):
     monkeypatch.setattr(tar_chain.Chain, "run", lambda self: serial.append(original(self)) or serial[-1])
     assert len(scan(path, 8).names) == 400
     assert sum(len(chain.starts) for chain in serial) <= 8
-
-
-def test_is_header_refuses_zeros_and_short_blocks():
-    assert not is_header(bytes(512)) and not is_header(header(b"a", 1)[:511]) and is_header(header(b"a", 1))

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,15 +49,13 @@ class BucketChoices:
 
 @dataclass
 class _Split:
+    name: str
     manifest: Manifest
+    tars: np.ndarray  # the numbers that the manifest's tars have in the whole build, then -1
     spill: RowSpill
     ledger: Ledger
     histogram: DurationHistogram
     keys: list[np.ndarray] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.manifest.split
 
 
 def build(
@@ -76,10 +74,12 @@ def build(
     output_dir.mkdir(parents=True, exist_ok=True)
     spills = output_dir / SPILL
     shutil.rmtree(spills, ignore_errors=True)  # of a run that was killed
+    building = _Build(list(manifests), index, output_dir, choices)
     try:
-        with contextlib.ExitStack() as closing:
-            return _Build(list(manifests), index, output_dir, choices, advance, closing).run(spills)
+        return building.run(spills, advance)
     finally:
+        for spill in building.spills:
+            spill.close()
         shutil.rmtree(spills, ignore_errors=True)
 
 
@@ -94,18 +94,12 @@ def check_errors(ledgers: Sequence[Ledger], max_error_fraction: float, output_di
 
 class _Build:
     def __init__(
-        self,
-        manifests: list[Manifest],
-        index: TarIndices | None,
-        output_dir: Path,
-        choices: BucketChoices,
-        advance: Callable,
-        closing: contextlib.ExitStack,
+        self, manifests: list[Manifest], index: TarIndices | None, output_dir: Path, choices: BucketChoices
     ) -> None:
         # Evaluation splits first: their keys show which train rows they share.
         self.manifests = sorted(manifests, key=lambda manifest: (manifest.split == TRAIN, manifest.split))
-        self.index, self.output_dir, self.choices, self.advance = index, output_dir, choices, advance
-        self.closing = closing
+        self.index, self.output_dir, self.choices = index, output_dir, choices
+        self.spills: list[RowSpill] = []
         spelling = one_spelling({tar for manifest in manifests for tar in manifest.tars})
         self.tars = sorted(set(spelling.values()))
         numbers = {tar: number for number, tar in enumerate(self.tars)}
@@ -128,12 +122,19 @@ class _Build:
         self.indexed = sorted(indexed - self.without.keys())
         self.unusable = np.array([tar in self.without for tar in self.tars] + [False])
 
-    def run(self, spills: Path) -> list[Ledger]:
+    def run(self, spills: Path, advance: Callable[[int], None]) -> list[Ledger]:
         choices = self.choices
         rejects = RejectFile(self.output_dir / "rejects.jsonl", self.tars, self.details, spills / "rejects")
         with ThreadPoolExecutor(choices.threads) as pool:
-            waiting = [self._spill(manifest, spills, rejects, pool) for manifest in self.manifests]
-            addresses = self._spill_members(spills / "members.rows")
+            waiting = []
+            for manifest in self.manifests:
+                ledger = Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired)
+                histogram, spill = self._histogram(), self._opened(spills / f"{manifest.split}.rows")
+                tars = np.array([self.number[tar] for tar in manifest.tars] + [-1], dtype=np.int32)
+                split = _Split(manifest.split, manifest, tars, spill, ledger, histogram)
+                parts = [(rows, rejects.part(split.name, manifest.files)) for rows in manifest.ranges]
+                waiting.append((split, [pool.submit(self._spill, split, *part, advance) for part in parts]))
+            members = self._spill_members(spills / "members.rows")
             for split, tasks in waiting:
                 for rows, rejected, lengths in (task.result() for task in tasks):
                     split.ledger.rows_in += rows
@@ -141,75 +142,59 @@ class _Build:
                     split.histogram.counts += lengths
         splits = [split for split, _ in waiting]
         trains = [split.histogram for split in splits if split.name == TRAIN]
-        edges = choices.edges.edges(trains[0] if trains else DurationHistogram(choices.edges.last_edge))
+        edges = choices.edges.edges(trains[0] if trains else self._histogram())
         files = BucketFiles(self.output_dir, edges, self.tars, choices.row_group, choices.seed)
         with contextlib.ExitStack() as stack:
             for split in splits:
                 stack.enter_context(files.writing(split.name))
-                self._write(split, [other for other in splits if other.keys], addresses, files, rejects)
+                self._write(split, splits, members, files, rejects)
                 split.ledger.check()
                 split.spill.close()
             rejects.finish()
             atomic.write_json(self.output_dir / "ledger.json", [split.ledger.as_dict() for split in splits])
             _check_train(splits, self.output_dir)
-            files.forget_config()
+            # From here on the files change: the config of an older build goes.
+            (self.output_dir / "bucket_config.json").unlink(missing_ok=True)
             write_tars(self.output_dir / "tars.parquet", self.tars, self.states)
         files.sweep()
         files.write_config("keep" if choices.keep_over_max else "drop", choices.edges.as_dict())
         return [split.ledger for split in splits]
 
     def _opened(self, path: Path) -> RowSpill:
-        spill = RowSpill(path, self.parts)
-        self.closing.callback(spill.close)
-        return spill
+        self.spills.append(RowSpill(path, self.parts))
+        return self.spills[-1]
 
-    # first pass: check, reject, spill by key
+    def _histogram(self) -> DurationHistogram:
+        return DurationHistogram(self.choices.edges.last_edge)
 
     def _spill(
-        self, manifest: Manifest, spills: Path, rejects: RejectFile, pool: Executor
-    ) -> tuple[_Split, list[Future]]:
-        ledger = Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired)
-        histogram = DurationHistogram(self.choices.edges.last_edge)
-        split = _Split(manifest, self._opened(spills / f"{manifest.split}.rows"), ledger, histogram)
-        tars = np.array([self.number[tar] for tar in manifest.tars] + [-1], dtype=np.int32)
-
-        def spill(row_range: RowRange, part: RejectFile.Part) -> tuple[int, Counter, np.ndarray]:
-            rows, counts, lengths = 0, Counter(), DurationHistogram(self.choices.edges.last_edge)
-            for table in manifest.read(row_range):
-                rows += len(table)
-                table, rejected = self._checked(table, tars, part)
-                counts.update(rejected)
-                lengths.add(table.column("duration_s").to_numpy())
-                tar_hashes = self.tar_hashes[table.column("tar").to_numpy()]
-                ids = samples.sample_ids(tar_hashes, table.column("tar_member_name"))
-                split.spill.add(table.append_column("sample_id", pa.array(ids)), row_keys(ids, self.seed_key))
-            self.advance(rows)
-            return rows, counts, lengths.counts
-
-        parts = [(rows, rejects.part(manifest.split, manifest.files)) for rows in manifest.ranges]
-        return split, [pool.submit(spill, rows, part) for rows, part in parts]
-
-    def _checked(
-        self, table: pa.Table, tars: np.ndarray, part: RejectFile.Part
-    ) -> tuple[pa.Table, dict[str, int]]:
-        """The rows without a problem, their tars numbered as in the whole build; the others go to `part`."""
-        numbers, problem = tars[table.column("tar").to_numpy()], table.column("problem").to_numpy().copy()
-        table = table.set_column(table.column_names.index("tar"), "tar", pa.array(numbers))
-        table = table.drop_columns(["problem"])
-        mc.note(problem, self.unusable[numbers], "tar_not_indexed")
-        if not self.choices.keep_over_max:
-            longer = table.column("duration_s").to_numpy() > self.choices.edges.last_edge
-            mc.note(problem, longer, "longer_than_last_edge")
-        if not problem.any():
-            return table, {}
-        return table.filter(pa.array(problem == 0)), part.add(table, problem)
+        self, split: _Split, rows: RowRange, part: RejectFile.Part, advance: Callable[[int], None]
+    ) -> tuple[int, Counter, np.ndarray]:
+        """First pass: spill checked rows by key; return the number of rows, rejects, counts of durations."""
+        count, rejected, lengths = 0, Counter(), self._histogram()
+        for table in split.manifest.read(rows):
+            count += len(table)
+            numbers = split.tars[table.column("tar").to_numpy()]
+            problem = table.column("problem").to_numpy().copy()
+            table = table.set_column(table.column_names.index("tar"), "tar", pa.array(numbers))
+            table = table.drop_columns(["problem"])
+            mc.note(problem, self.unusable[numbers], "tar_not_indexed")
+            if not self.choices.keep_over_max:
+                longer = table.column("duration_s").to_numpy() > self.choices.edges.last_edge
+                mc.note(problem, longer, "longer_than_last_edge")
+            if problem.any():
+                rejected.update(part.add(table, problem))
+                table, numbers = table.filter(pa.array(problem == 0)), numbers[problem == 0]
+            lengths.add(table.column("duration_s").to_numpy())
+            ids = samples.sample_ids(self.tar_hashes[numbers], table.column("tar_member_name"))
+            split.spill.add(table.append_column("sample_id", pa.array(ids)), row_keys(ids, self.seed_key))
+        advance(count)
+        return count, rejected, lengths.counts
 
     def _spill_members(self, path: Path) -> RowSpill:
         """The addresses of all members of the indexed tars, parted by the same key as the rows."""
-        spill, numbers = (
-            self._opened(path),
-            np.array([self.number[tar] for tar in self.indexed], dtype=np.int32),
-        )
+        spill = self._opened(path)
+        numbers = np.array([self.number[tar] for tar in self.indexed], dtype=np.int32)
         for members in self.index.members(self.indexed) if self.indexed else ():
             tar = numbers[members["tar"].to_numpy()]
             ids = samples.sample_ids(self.tar_hashes[tar], mc.bare_names(members["name"]))
@@ -218,25 +203,20 @@ class _Build:
             spill.add(pa.table(columns), keys)
         return spill
 
-    # second pass: part by part in the order of the keys
-
     def _write(
-        self,
-        split: _Split,
-        others: list[_Split],
-        addresses: RowSpill,
-        files: BucketFiles,
-        rejects: RejectFile,
+        self, split: _Split, splits: list[_Split], members: RowSpill, files: BucketFiles, rejects: RejectFile
     ) -> None:
+        """Second pass: part by part in the order of the keys."""
         part = rejects.part(split.name, split.manifest.files)
-        other_keys = {other.name: np.sort(np.concatenate(other.keys)) for other in others}
+        other_keys = {other.name: np.sort(np.concatenate(other.keys)) for other in splits if other.keys}
         with ThreadPoolExecutor(1) as writer:
             pending: Future | None = None
             for number in range(self.parts):
                 table = split.spill.read(number)
                 if table is None:
                     continue
-                tables, keys = self._ordered(split, table, addresses, number, part, files.edges)
+                addresses = None if split.manifest.has_offsets else Addresses(members.read(number))
+                tables, keys = self._ordered(split, table, addresses, part, files.edges)
                 # over_max keeps them; if these are many, durations are in another unit.
                 longer = int((tables[-1].column("duration_s").to_numpy() > files.edges[-1]).sum())
                 split.ledger.warnings.update({"longer_than_last_edge": longer} if longer else {})
@@ -254,15 +234,9 @@ class _Build:
                 pending.result()
 
     def _ordered(
-        self,
-        split: _Split,
-        table: pa.Table,
-        addresses: RowSpill,
-        number: int,
-        part: RejectFile.Part,
-        edges: Sequence[float],
+        self, split: _Split, table: pa.Table, members: Addresses | None, part: RejectFile.Part, edges: tuple
     ) -> tuple[list[pa.Table], np.ndarray]:
-        """The rows of part `number` as one table per bucket in the order of the keys, and the keys.
+        """The rows of one part as one table per bucket in the order of the keys, and the keys.
 
         With offset and size; twins, and what is in no tar, go to `part`.
         """
@@ -275,11 +249,10 @@ class _Build:
             tied = np.union1d(tied, tied + 1)
             order, twins = samples.resolve_collisions(table, self.tars, order, keys, tied)
             problem[twins] = mc.CODE["duplicate_row"]
-        if split.manifest.has_offsets:
+        if members is None:
             offsets, sizes = (table.column(name).to_numpy()[order] for name in ("offset", "size"))
             table = table.drop_columns(["offset", "size"])
         else:
-            members = Addresses(addresses.read(number))
             offsets, sizes = members.find(keys, table.column("tar").to_numpy()[order])
         mc.note(problem, offsets == -2, "not_in_tar")
         mc.note(problem, offsets < 0, "not_a_file")
@@ -316,9 +289,7 @@ def _check_train(splits: list[_Split], output_dir: Path) -> None:
         if split.name == TRAIN and not ledger.rows_out:
             where, remedy = split.manifest.files[0], "The manifest has no rows: write it again"
             if ledger.rows_in:
-                where, remedy = (
-                    output_dir / "rejects.jsonl",
-                    "The file lists every rejected row with its reason",
-                )
+                where = output_dir / "rejects.jsonl"
+                remedy = "The file lists every rejected row with its reason"
             problem = f"no train row is left of {ledger.rows_in}: {dict(sorted(ledger.rejected.items()))}"
             raise MillraceError(problem, str(where), remedy)

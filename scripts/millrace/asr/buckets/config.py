@@ -1,5 +1,4 @@
-"""bucket_config.json as its readers see it: the buckets, in the order in which rows are numbered; other
-splits."""
+"""bucket_config.json as its readers see it: the buckets in the order that numbers the rows; other splits."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ _BUILD = "Build the buckets: snakemake asr_data"
 
 @dataclass(frozen=True)
 class BucketConfig:
-    """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: the parquet of every other split
-    by name.
+    """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: parquets of other splits by name.
 
     `file` is the file itself. The parquets are relative to its folder, so that this can be moved. `tar_root`
     is the folder from which relative tar paths in the parquets are resolved: absolute, and without links.
@@ -34,25 +32,20 @@ class BucketConfig:
         """Read it from `place`, the file or its folder. Raises MillraceError."""
         file = Path(place) if Path(place).name == "bucket_config.json" else Path(place) / "bucket_config.json"
         try:
-            found = jsonl.read(file)
-            buckets, others = found["buckets"], found.get("splits") or {}
+            content = jsonl.read(file)
+            buckets, others = content["buckets"], content.get("splits") or {}
             ids = [bucket["bucket_id"] for bucket in buckets]
             if not all(isinstance(name, str) for name in ids):
                 raise TypeError("a bucket_id is no text")
-            paths = [
-                file.parent / (bucket.get("path") or f"{bucket['bucket_id']}.parquet") for bucket in buckets
-            ]
-            tar_root = Path(os.path.realpath(file.parent / (found.get("tar_root") or "")))
-            splits = {
-                name: file.parent / (split.get("path") or f"{name}.parquet") for name, split in others.items()
-            }
+            named = [*zip(ids, buckets, strict=True), *others.items()]
+            paths = [file.parent / (entry.get("path") or f"{name}.parquet") for name, entry in named]
+            splits = dict(zip(others, paths[len(ids) :], strict=True))
+            tar_root = Path(os.path.realpath(file.parent / (content.get("tar_root") or "")))
         except FileNotFoundError:
             raise MillraceError("there are no buckets here", where=str(file), remedy=_BUILD) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MillraceError(
-                f"not a bucket configuration ({error!r})", where=str(file), remedy=_BUILD
-            ) from None
-        return cls(file, ids, paths, splits, tar_root)
+            raise MillraceError(f"not a bucket configuration ({error!r})", str(file), _BUILD) from None
+        return cls(file, ids, paths[: len(ids)], splits, tar_root)
 
     def parquets(self, split: str = "train") -> list[Path]:
         """The bucket parquets, or that of another split. Raises MillraceError where there are none."""
@@ -61,10 +54,8 @@ class BucketConfig:
         paths = self.paths if split == "train" else [self.splits[split]]
         missing = [path.name for path in paths if not path.is_file()]
         if missing or not paths:
-            problem = (
-                f"the bucket files are not there: {', '.join(missing)}" if missing else "it names no buckets"
-            )
-            raise MillraceError(problem, where=str(self.file), remedy=_BUILD)
+            problem = f"the bucket files are not there: {', '.join(missing)}"
+            raise MillraceError(problem if missing else "it names no buckets", str(self.file), _BUILD)
         return paths
 
 

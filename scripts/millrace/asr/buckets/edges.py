@@ -51,11 +51,8 @@ class GivenEdges:
         rising = all(low < high for low, high in pairwise(values))
         if len(values) < 2 or not rising or values[0] < 0 or not all(map(math.isfinite, values)):
             given = list(self.known_before_build)
-            raise MillraceError(
-                f"bucket edges must be at least two rising numbers of seconds from 0, not {given}",
-                where="edges",
-                remedy="For example 0 3 5 7 10 15 20 30",
-            )
+            problem = f"bucket edges must be at least two rising numbers of seconds from 0, not {given}"
+            raise MillraceError(problem, "edges", "For example 0 3 5 7 10 15 20 30")
         object.__setattr__(self, "known_before_build", values)
 
     @property

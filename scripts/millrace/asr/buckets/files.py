@@ -20,7 +20,6 @@ from millrace.asr.manifests import columns as mc
 from millrace.common import atomic
 
 TRAIN = "train"
-CONFIG = "bucket_config.json"
 SCHEMA = pa.schema(
     [
         ("tar_path", pa.dictionary(pa.int32(), mc.TEXT)),
@@ -33,8 +32,6 @@ SCHEMA = pa.schema(
         ("sample_id", pa.uint64()),
     ]
 )
-
-
 _TAR_REASONS = ("tar_not_indexed", "not_in_tar", "not_a_file")  # with what is known of the tar
 
 
@@ -120,10 +117,6 @@ class BucketFiles:
                 paths = pa.DictionaryArray.from_arrays(table.column("tar").combine_chunks(), self.tars)
                 writer.write(table.append_column("tar_path", paths).select(SCHEMA.names).cast(SCHEMA))
 
-    def forget_config(self) -> None:
-        """Remove the config of an older build: from here on the files change."""
-        (self.folder / CONFIG).unlink(missing_ok=True)
-
     def sweep(self) -> None:
         """Remove bucket files of other edges, and files of splits that are gone."""
         ours = {writer.path for writers in self._writers.values() for writer in writers}
@@ -153,7 +146,7 @@ class BucketFiles:
             if split != TRAIN
         }
         atomic.write_json(
-            self.folder / CONFIG,
+            self.folder / "bucket_config.json",
             {
                 "auto": auto,
                 "buckets": buckets,
@@ -202,15 +195,10 @@ class RejectFile:
                 for row, code in zip(bad.to_pylist(), codes.tolist(), strict=True):
                     number, tar = row.pop("row"), self.owner.tars[row.pop("tar")]
                     file, number = self.files[number >> 40], number & ((1 << 40) - 1)
-                    record = {
-                        "reason": mc.REASONS[code],
-                        "split": self.split,
-                        "file": str(file),
-                        "row": number,
-                    }
+                    reason, detail = mc.REASONS[code], self.owner.details.get(tar or "", "")
+                    record = {"reason": reason, "split": self.split, "file": str(file), "row": number}
                     record |= {"tar_path": tar, **row}
-                    detail = self.owner.details.get(tar or "", "")
-                    if mc.REASONS[code] in _TAR_REASONS and detail:
+                    if reason in _TAR_REASONS and detail:
                         record["detail"] = detail
                     handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
             return {mc.REASONS[code]: int(count) for code, count in enumerate(np.bincount(codes)) if count}

@@ -44,9 +44,7 @@ class DurationHistogram:
         histogram's. Fewer buckets come back if there are fewer different durations.
         """
         if buckets < 1:
-            raise MillraceError(
-                f"the number of buckets must be at least 1, not {buckets}", where="edges: auto"
-            )
+            raise MillraceError(f"the number of buckets must be at least 1, not {buckets}", "edges: auto")
         last = len(self.counts)
         # An edge just above an empty step is never better than the one above the last used step below it; and
         # padding goes to the longest row, so the last edge counts as if it lay right above that.

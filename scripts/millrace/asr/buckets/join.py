@@ -41,7 +41,7 @@ class Addresses:
         Offset -2 if the tar has no such member, -1 if it has no bytes.
         """
         if not len(self.key) or not len(keys):
-            return np.full(len(keys), -2, dtype=np.int64), np.full(len(keys), -2, dtype=np.int64)
+            return np.full(len(keys), -2), np.full(len(keys), -2)
         at = np.searchsorted(self.key, keys, side="right") - 1
         known = (at >= 0) & (self.key[at] == keys)
         # Two tars' members with one 64-bit hash: step back to the row's own tar. Practically never.
@@ -67,11 +67,8 @@ class TarIndices:
             for tar in index.tars:
                 first, _ = self._place.setdefault(os.path.normpath(tar), (number, tar))
                 if first != number:
-                    raise MillraceError(
-                        f"two indices hold this tar: {self._indices[first].path} and {index.path}",
-                        where=tar,
-                        remedy="Give the indices of one set of partitions",
-                    )
+                    problem = f"two indices hold this tar: {self._indices[first].path} and {index.path}"
+                    raise MillraceError(problem, tar, "Give the indices of one set of partitions")
         # Under its full path too, and the one without links, unless that is the name of one already.
         real = real_paths(self._place)
         for path, place in list(self._place.items()):
@@ -124,9 +121,8 @@ def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:
     Only files named as the workflow names them are touched. Returns what was removed.
     """
     stems = {path.stem for path in indices}
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    files = [path for path in files if re.fullmatch(r"tars-\d+\.(parquet|json)", path.name)]
-    stale = [path for path in files if path.stem not in stems]
+    files = sorted(path for path in folder.glob("tars-*") if path.stem not in stems)
+    stale = [path for path in files if re.fullmatch(r"tars-\d+\.(parquet|json)", path.name)]
     for path in stale:
         path.unlink()
     return stale

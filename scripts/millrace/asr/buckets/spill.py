@@ -42,28 +42,19 @@ class RowSpill:
         order = np.argsort(part, kind="stable")
         batch = table.take(pa.array(order)).combine_chunks().to_batches()[0]
         ends = np.cumsum(np.bincount(part, minlength=self.parts)).tolist()
-        starts = [0, *ends[:-1]]
-        batches = [
-            (number, batch.slice(start, end - start).serialize())
-            for number, (start, end) in enumerate(zip(starts, ends, strict=True))
-            if end > start
-        ]
+        spans = ((number, *span) for number, span in enumerate(zip([0, *ends], ends, strict=False)))
+        batches = [(number, batch.slice(a, b - a).serialize()) for number, a, b in spans if b > a]
         with self._lock:
             self._schema = self._schema or batch.schema
             offset = self._end
-            self._end += sum(message.size for _, message in batches)
-            place = offset
             for number, message in batches:
-                self._places[number].append((place, message.size))
-                place += message.size
+                self._places[number].append((self._end, message.size))
+                self._end += message.size
         for _, message in batches:
-            offset = self._write(memoryview(message), offset)
-
-    def _write(self, message: memoryview, offset: int) -> int:
-        while message:
-            written = os.pwrite(self._descriptor, message, offset)
-            message, offset = message[written:], offset + written
-        return offset
+            rest = memoryview(message)
+            while rest:  # one call writes at most 2 GiB
+                written = os.pwrite(self._descriptor, rest, offset)
+                rest, offset = rest[written:], offset + written
 
     def read(self, part: int) -> pa.Table | None:
         """All rows of one part, or None if there are none."""

@@ -30,22 +30,19 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 1e-3, 1e6
 
 def check_type(column: pa.Field, wanted: pa.DataType, path: Path) -> None:
     """Raise MillraceError, with file and column, if a column of this type can never become `wanted`."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    bad, noun, remedy = pa.types.is_nested(kind), "text", "Write one text a row"
+    types, noun, remedy = pa.types, "text", "Write one text a row"
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    bad = types.is_nested(kind)
     if wanted == SECONDS:
-        bad = (
-            bad
-            or pa.types.is_boolean(kind)
-            or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind))
-        )
+        bad |= types.is_boolean(kind) or (types.is_temporal(kind) and not types.is_duration(kind))
         noun, remedy = "number of seconds", "Write seconds, as a number"
     if bad:
         raise MillraceError(f"the column {column.name} is {kind}, which is no {noun}", str(path), remedy)
 
 
-def note(problem: np.ndarray, mask: np.ndarray, reason: str) -> None:
+def note(problem: np.ndarray, mask: np.ndarray | pa.Array | list[bool], reason: str) -> None:
     """Set the reason of the rows in `mask` that have none yet: the first problem is reported."""
-    problem[mask & (problem == 0)] = CODE[reason]
+    problem[np.asarray(mask) & (problem == 0)] = CODE[reason]
 
 
 def text(column: pa.Array, problem: np.ndarray | None = None) -> pa.Array:
@@ -61,19 +58,22 @@ def text(column: pa.Array, problem: np.ndarray | None = None) -> pa.Array:
     except (pa.ArrowInvalid, UnicodeDecodeError):
         result = pa.array([_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()], TEXT)
     if problem is not None:
-        note(
-            problem,
-            pc.and_not(result.is_null(), column.is_null()).to_numpy(zero_copy_only=False),
-            "text_not_utf8",
-        )
+        note(problem, pc.and_not(result.is_null(), column.is_null()), "text_not_utf8")
     return result
+
+
+def _decoded(raw: bytes | None) -> str | None:
+    try:
+        return None if raw is None else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
     """`column` as float64 seconds; what is no positive, finite, plausible number gets its reason noted."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    kind, missing = column.type, column.is_null().to_numpy(zero_copy_only=False)
+    kind, missing = column.type, np.asarray(column.is_null())
     note(problem, missing, "duration_missing")
     if pa.types.is_decimal(kind):
         column = column.cast(pa.string()).cast(SECONDS)  # the direct cast is off in the last digit
@@ -82,9 +82,8 @@ def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
         column = pc.divide(nanoseconds.cast(SECONDS, safe=False), 1e9)
     elif not pa.types.is_primitive(kind) and not pa.types.is_null(kind):  # texts and bytes
         column = pa.array([number(value) for value in column.to_pylist()], SECONDS)
-        note(problem, ~missing & column.is_null().to_numpy(zero_copy_only=False), "duration_not_numeric")
-    column = column.cast(SECONDS, safe=False)
-    values = pc.fill_null(column, math.nan).to_numpy(zero_copy_only=False).copy()
+        note(problem, ~missing & np.asarray(column.is_null()), "duration_not_numeric")
+    values = np.array(pc.fill_null(column.cast(SECONDS, safe=False), math.nan))
     note(problem, np.isnan(values), "duration_nan")
     note(problem, np.isinf(values), "duration_infinite")
     with np.errstate(invalid="ignore"):
@@ -101,19 +100,10 @@ def number(value: object) -> float | None:
         return None
 
 
-def _decoded(raw: bytes | None) -> str | None:
-    try:
-        return None if raw is None else raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
 def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Member names without their `./` prefix; `.hidden` stays `.hidden`."""
-    dotted = pc.starts_with(names, "./")
-    if not pc.any(dotted, skip_nulls=True).as_py():
-        return names
-    return pc.replace_substring_regex(names, r"^(\./+)+", "")
+    dotted = pc.any(pc.starts_with(names, "./")).as_py()
+    return pc.replace_substring_regex(names, r"^(\./+)+", "") if dotted else names
 
 
 def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
@@ -123,12 +113,10 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
     """
     members, language = bare_names(columns["tar_member_name"]), columns["language"]
     note(problem, columns["tar"] < 0, "no_tar_path")
-    note(problem, pc.fill_null(pc.equal(members, ""), True).to_numpy(zero_copy_only=False), "no_member_name")
+    note(problem, pc.fill_null(pc.equal(members, ""), True), "no_member_name")
     note(problem, _invisible(columns["transcript"]), "empty_transcript")
     durations = seconds(columns["duration_s"], problem)
-    blank = _blank(language)
-    if blank.sum() > language.null_count:
-        language = pc.if_else(pa.array(blank), None, language)
+    language = pc.if_else(pa.array(_blank(language)), None, language)
     values = {"tar_member_name": members, "language": language, "duration_s": durations}
     return pa.table({**columns, **values, "row": row, "problem": problem})
 
@@ -136,16 +124,14 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
 def _blank(texts: pa.Array) -> np.ndarray:
     """Whether a text is null, empty or nothing but white space."""
     blank = pc.or_(pc.utf8_is_space(texts), pc.equal(pc.binary_length(texts), 0))
-    return pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
+    return np.array(pc.fill_null(blank, True))
 
 
 def _invisible(texts: pa.Array) -> np.ndarray:
     """Whether a text is blank, or has nothing but control characters and zero-width marks."""
     invisible = _blank(texts)
     # Such texts are short; a closer look at all would cost more than the rest of the checks.
-    length = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    length = np.asarray(pc.fill_null(pc.binary_length(texts), 0))
     short = np.flatnonzero(~invisible & (length <= 16))
-    if len(short):
-        visible = pc.match_substring_regex(texts.take(pa.array(short)), r"[^\p{Z}\p{C}]")
-        invisible[short] = ~visible.to_numpy(zero_copy_only=False)
+    invisible[short] = ~np.asarray(pc.match_substring_regex(texts.take(short), r"[^\p{Z}\p{C}]"))
     return invisible

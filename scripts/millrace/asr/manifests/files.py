@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ SPLITS = ("train", "dev", "test")
 
 
 class Kind(NamedTuple):
-    """A kind of manifest: the module of this room whose class `Reader` reads it, and how its files are named.
+    """A kind of manifest: the module of this room with its class `Reader`, and how its files are named.
 
-    A file is of this kind by its suffix; `weak_suffixes` count only with a plain name, as any text may be
-    called .json. A file called `whole` holds all splits.
+    `weak_suffixes` count only with a plain name, as any text may be called .json. A file called `whole` holds
+    all splits.
     """
 
     module: str
@@ -64,21 +64,22 @@ def find(folder: str | os.PathLike) -> dict[str, list[str]]:
     (or train.parquet/). Raises MillraceError if a split occurs twice, in two formats, or with pieces missing.
     """
     splits: dict[str, list[str]] = {}
-    names = _names(folder) if os.fspath(folder) else []
+    names = _names(folder)
     for split in SPLITS:
         for weak, suffixes in enumerate(SUFFIXES):
             whole = {split + suffix for suffix in suffixes}
             # Ways to give the split: one plain file, pieces beside each other, or all files of a folder.
             plain = (name for name in names if name in whole)
             ways = [[name] for name in plain if not os.path.isdir(os.path.join(folder, name))]
-            numbered = bool(weak or ways)
-            ways.append([name for name in names if _is_piece(name, split, suffixes, numbered)])
+            # With a plain file or a weak suffix only names with a number are pieces.
+            piece = re.compile(rf"{split}[-_.].*\d.*" if weak or ways else rf"{split}[-_.].+")
+            ways.append([name for name in names if piece.fullmatch(_stem(name, suffixes))])
             for name in (name for name in names if name in {split, *whole}):
                 inside = [inner for inner in _names(os.path.join(folder, name)) if _stem(inner, suffixes)]
                 inside = [inner for inner in inside if not weak or inner.startswith(("manifest", split))]
                 ways.append([f"{name}/{inner}" for inner in inside])
             if ways := [way for way in ways if way]:
-                splits[split] = [str(Path(folder) / name) for name in _one_of(ways, split, folder)]
+                splits[split] = [str(Path(folder) / name) for name in _one_of(ways, split, str(folder))]
                 break
     return splits
 
@@ -99,10 +100,8 @@ def shard_number(path: Path) -> int | None:
 
 
 def _names(folder: str | os.PathLike) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(folder) if not name.startswith((".", "_")))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(name for name in names if not name.startswith((".", "_")))
 
 
 def _stem(name: str, suffixes: Iterable[str]) -> str:
@@ -110,14 +109,8 @@ def _stem(name: str, suffixes: Iterable[str]) -> str:
     return next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), "")
 
 
-def _is_piece(name: str, split: str, suffixes: tuple[str, ...], numbered: bool) -> bool:
-    piece = _PIECE.fullmatch(_stem(name, suffixes))
-    return bool(piece and piece[1] == split and (not numbered or re.search(r"\d", piece[2])))
-
-
-def _one_of(ways: list[list[str]], split: str, folder: str | os.PathLike) -> list[str]:
+def _one_of(ways: list[list[str]], split: str, where: str) -> list[str]:
     """The only one of several ways to give a split, with all its pieces."""
-    where = os.fspath(folder)
     if len(ways) > 1:
         shown = " and ".join(way[0] + (f" (of {len(way)} files)" if len(way) > 1 else "") for way in ways)
         raise MillraceError(f"there are two manifests of {split}: {shown}", where, "Keep one of them")
@@ -127,27 +120,23 @@ def _one_of(ways: list[list[str]], split: str, folder: str | os.PathLike) -> lis
         if "/" not in name and set(re.split(r"[-_.]", name)) & set(SPLITS) - {split}:
             remedy = "Rename it, or put it into another folder"
             raise MillraceError(f"{name} names two splits", where, remedy)
-    if problem := _incomplete(names):
-        remedy = "Bring what is missing and remove what is left over, or rename without -of-"
-        raise MillraceError(problem, where, remedy)
-    return names
 
-
-def _incomplete(names: Iterable[str]) -> str:
-    """What is wrong with pieces that say how many they are: some missing, or of two sets; else ""."""
+    # Pieces that say how many they are must be complete, and of one set.
     sets: dict[str, list[re.Match]] = defaultdict(list)
     for name in names:
         if of := _OF.fullmatch(_stem(name, SUFFIXES[0] + SUFFIXES[1])):
             sets[of[1]].append(of)
     for start, pieces in sets.items():
-        totals = {int(of[3]) for of in pieces}
-        counts = Counter(int(of[2]) for of in pieces)
-        if len(totals) > 1 or max(counts.values()) > 1:
-            return f"{start}-… are pieces of several sets, such as {pieces[0][0]} and {pieces[-1][0]}"
-        (total,) = totals
-        first = 0 if 0 in counts or total not in counts else 1
-        missing = [number for number in range(first, first + total) if number not in counts]
-        if missing or len(counts) != total:
+        numbers, total = {int(of[2]) for of in pieces}, int(pieces[0][3])
+        first = 0 if 0 in numbers or total not in numbers else 1
+        missing = [number for number in range(first, first + total) if number not in numbers]
+        if len(numbers) < len(pieces) or any(int(of[3]) != total for of in pieces):
+            problem = f"{start}-… are pieces of several sets, such as {pieces[0][0]} and {pieces[-1][0]}"
+        elif missing or len(numbers) != total:
             number = missing[0] if missing else total
-            return f"{len(counts)} of {total} pieces of {start} are there: number {number} is not"
-    return ""
+            problem = f"{len(numbers)} of {total} pieces of {start} are there: number {number} is not"
+        else:
+            continue
+        remedy = "Bring what is missing and remove what is left over, or rename without -of-"
+        raise MillraceError(problem, where, remedy)
+    return names

@@ -40,13 +40,13 @@ class Reader(Manifest):
         return tars
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
-        numbers, file = self.tar_numbers(), rows.file
+        file, tars = rows.file, {tar: number for number, tar in enumerate(self.tars)}
         with readable(self.files[file]):
             lines = jsonl.lines(self.files[file])
             while piece := list(itertools.islice(lines, self.piece_rows)):
                 values = [self._row(value, file) for _, value, _ in piece]
                 row = (file << 40) + np.array([line for line, _, _ in piece], dtype=np.int64)
-                yield _table(values, numbers, row)
+                yield _table(values, tars, row)
 
     def _row(self, value: Any, file: int) -> dict[str, Any]:
         """The fields of a line as they are in the JSON, but `tar_path` resolved; and `problem`, a code."""
@@ -60,21 +60,18 @@ class Reader(Manifest):
             # A span inside a member would have to be cut; the reader reads whole members.
             row["problem"] = mc.CODE["segment_of_member"]
         tar = row["tar_path"]
-        is_named = isinstance(tar, str) and tar.strip()
-        row["tar_path"] = self.resolved(tar if is_named else self._tar_of_shard(value.get("shard_id"), file))
-        return row
+        if not isinstance(tar, str) or not tar.strip():
+            tar = self._tar_of_shard(value.get("shard_id"), file)
+        return {**row, "tar_path": self.resolved(tar)}
 
     def _tar_of_shard(self, shard: Any, file: int) -> str:
         """The tar of a shard by the template; "" if there is none. The file's name may say the number."""
         if shard is None:
             shard = manifest_files.shard_number(self.files[file])
-        if shard is None and "{shard_id" in self.tar_template:
-            return ""
-        if (
-            isinstance(shard, float) and shard.is_integer()
-        ):  # a table with gaps turns whole numbers into these
-            shard = int(shard)
-        if isinstance(shard, bool) or not isinstance(shard, int | float | str | None):
+        if isinstance(shard, float) and shard.is_integer():
+            shard = int(shard)  # a table with gaps turns whole numbers into floats
+        unknown = shard is None and "{shard_id" in self.tar_template
+        if unknown or isinstance(shard, bool) or not isinstance(shard, int | float | str | None):
             return ""
         for convert in (lambda shard: shard, int):  # int: a text, but the template wants a number
             with contextlib.suppress(ValueError, KeyError, IndexError, AttributeError, TypeError):
@@ -83,22 +80,15 @@ class Reader(Manifest):
         return ""
 
 
-def _table(rows: list[dict[str, Any]], numbers: dict[str, int], row: np.ndarray) -> pa.Table:
+def _table(rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray) -> pa.Table:
     problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
-    columns: dict[str, Any] = {
-        "tar": np.array([numbers.get(row["tar_path"], -1) for row in rows], dtype=np.int32)
-    }
+    columns: dict[str, Any] = {"tar": np.array([tars.get(row["tar_path"], -1) for row in rows], np.int32)}
     for name in ("tar_member_name", "transcript", "language"):
         values = [row[name] for row in rows]
-        mc.note(
-            problem, np.array([isinstance(value, list | dict) for value in values], bool), "text_is_nested"
-        )
+        mc.note(problem, [isinstance(value, list | dict) for value in values], "text_is_nested")
         texts = [value if isinstance(value, str | None) else str(value) for value in values]
         columns[name] = pa.array(texts, mc.TEXT)
-    durations = [mc.number(row["duration_s"]) for row in rows]
-    unreadable = [
-        number is None and row["duration_s"] is not None for number, row in zip(durations, rows, strict=True)
-    ]
-    mc.note(problem, np.array(unreadable, dtype=bool), "duration_not_numeric")
-    columns["duration_s"] = pa.array(durations, pa.float64())
-    return mc.checked(columns, problem, row)
+    durations = pa.array([mc.number(row["duration_s"]) for row in rows], mc.SECONDS)
+    present = np.array([row["duration_s"] is not None for row in rows])
+    mc.note(problem, present & np.asarray(durations.is_null()), "duration_not_numeric")
+    return mc.checked({**columns, "duration_s": durations}, problem, row)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -28,8 +28,7 @@ ALIASES = {
 }
 
 
-@dataclass(frozen=True)
-class RowRange:
+class RowRange(NamedTuple):
     """A run of rows of one file that is read in one go; `groups` are row groups of a parquet file."""
 
     file: int
@@ -39,7 +38,7 @@ class RowRange:
 
 @dataclass
 class Manifest(abc.ABC):
-    """The samples of one split, in one or several files of one kind; a kind of `files.KINDS` is a subclass.
+    """The samples of one split, in files of one kind; a kind of `files.KINDS` is a subclass.
 
     `tar_root` is where relative tar paths start. `tar_template` names the tar of a JSONL row that has only a
     shard_id, `transcript` the speech index's column to train on. After `scan` (one cheap pass): `rows`,
@@ -80,16 +79,10 @@ class Manifest(abc.ABC):
         self.tars = sorted(tars - {""})
         return self
 
-    def tar_numbers(self) -> dict[str, int]:
-        """The place of every tar in `tars`."""
-        return {tar: number for number, tar in enumerate(self.tars)}
-
     def resolved(self, tar: str | None) -> str:
         """The path of a tar as the manifest spells it; a URL stays as it is."""
         tar = (tar or "").strip()
-        if not tar or "://" in tar:
-            return tar
-        return os.path.normpath(os.path.join(self.tar_root, tar))
+        return tar if not tar or "://" in tar else os.path.normpath(os.path.join(self.tar_root, tar))
 
 
 @contextlib.contextmanager
@@ -98,12 +91,12 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        remedy = "Check the path in the config"
-        raise MillraceError("the manifest is not there", str(path), remedy) from None
+        problem, remedy = "the manifest is not there", "Check the path in the config"
+        raise MillraceError(problem, str(path), remedy) from None
     # What pyarrow raises for damaged files; names and texts that are not UTF-8 come as they are decoded.
     except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
-        remedy = "Write the manifest again"
-        raise MillraceError(f"the manifest cannot be read ({error})", str(path), remedy) from None
+        problem = f"the manifest cannot be read ({error})"
+        raise MillraceError(problem, str(path), "Write the manifest again") from None
 
 
 def manifests_of(
@@ -128,30 +121,26 @@ def scanned(
     A folder stands for the manifests in it. Raises MillraceError if there is none.
     """
     splits = {split: list(paths) for split, paths in named.items() if paths}
-    whole: list[tuple[str, Path]] = []
-    for path in files:
-        if path.is_dir():
-            inside = manifest_files.find(path)
-            if not inside:
-                raise MillraceError("no train, dev or test manifest is there", where=str(path))
-            for split, paths in inside.items():
-                splits.setdefault(split, []).extend(map(Path, paths))
-        elif kinds := [name for name, kind in manifest_files.KINDS.items() if kind.whole == path.name]:
-            whole.append((kinds[0], path))
-        elif split := manifest_files.split_of(path):
-            splits.setdefault(split, []).append(path)
-        else:
+    kinds = {kind.whole: name for name, kind in manifest_files.KINDS.items() if kind.whole}
+    whole = [path for path in files if path.name in kinds and not path.is_dir()]
+    for path in (path for path in files if path not in whole):
+        inside = manifest_files.find(path)
+        if not inside and path.is_dir():
+            raise MillraceError("no train, dev or test manifest is there", where=str(path))
+        inside = inside or {manifest_files.split_of(path): [path]}
+        if "" in inside:
             remedy = "Name it train, dev or test, or give it as --train, --dev or --test"
             raise MillraceError("the name does not say which split this is", str(path), remedy)
+        for split, paths in inside.items():
+            splits.setdefault(split, []).extend(map(Path, paths))
     if not whole and not splits:
         raise MillraceError("no manifest was named", "command line", "Give --manifests, or --train")
     if not whole:
         parts = (manifests_of(split, paths, tar_root, tar_template) for split, paths in splits.items())
         return [manifest.scan() for part in parts for manifest in part]
-    kind, path = whole[0]
+    kind, path = kinds[whole[0].name], whole[0]
     if splits or len(whole) > 1:
         raise MillraceError(f"{kind} and other manifests are mixed", where=str(path))
-    reader = manifest_files.KINDS[kind].reader()
-    root = tar_root or str(path.parent)
+    reader, root = manifest_files.KINDS[kind].reader(), tar_root or str(path.parent)
     parts = [reader(split, [path], root, transcript=transcript).scan() for split in manifest_files.SPLITS]
     return [manifest for manifest in parts if manifest.rows or manifest.split == "train"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,71 +18,69 @@ _SCAN_ROWS = 1 << 20  # a row group may hold a whole file of 75 M rows: the scan
 
 
 class Reader(Manifest):
-    """Parquet with the columns of `aliases`; a subclass may need `more_columns`."""
-
-    more_columns: ClassVar[tuple[str, ...]] = ()
+    """Parquet with the columns of `aliases`."""
 
     def aliases(self) -> Mapping[str, Sequence[str]]:
-        """The names of every column, the first one present counts."""
+        """The names of every column, the first one present counts; a subclass may need more columns."""
         return ALIASES
 
-    def own_rows(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Which rows are of this split; None: all of them."""
-        return None
+    def own_rows(self, rows: pa.Table | pa.RecordBatch, batch: pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+        """Those of `rows` that are of this split; `batch` is how they stand in the file."""
+        return rows
 
     def scan_file(self, file: int) -> set[str]:
-        path, tars = self.files[file], set()
+        path, tars, end = self.files[file], set(), 0
+        ranges: list[tuple[int, list[int]]] = []
         with readable(path):
             parquet, columns = self._opened(path)
-            names = [columns["tar_path"], *self.more_columns]
-            groups: list[int] = []
-            first = end = 0
+            names = [columns[name] for name in columns if name == "tar_path" or name not in ALIASES]
             for group in range(parquet.metadata.num_row_groups):
                 # Count rows and collect their tars; damage shows here, before anything is built.
                 for batch in _batches(parquet, (group,), names, _SCAN_ROWS):
-                    rows = self.own_rows(batch)
-                    batch = batch if rows is None else batch.filter(rows)
+                    batch = self.own_rows(batch, batch)
                     self.rows += len(batch)
                     paths = batch.column(columns["tar_path"])
                     paths = paths.dictionary if pa.types.is_dictionary(paths.type) else paths
-                    tars.update(
-                        self.resolved(tar) for tar in pc.unique(mc.text(paths)).to_pylist() if tar is not None
-                    )
+                    tars.update(map(self.resolved, pc.unique(mc.text(paths)).to_pylist()))
                 # Join row groups into ranges of at most `piece_rows`, or of one larger group.
                 size = parquet.metadata.row_group(group).num_rows
-                if groups and end + size - first > self.piece_rows:
-                    self.ranges.append(RowRange(file, first, tuple(groups)))
-                    groups, first = [], end
-                groups.append(group)
+                if not ranges or end + size - ranges[-1][0] > self.piece_rows:
+                    ranges.append((end, []))
+                ranges[-1][1].append(group)
                 end += size
-            if groups:
-                self.ranges.append(RowRange(file, first, tuple(groups)))
+            self.ranges += [RowRange(file, first, tuple(groups)) for first, groups in ranges]
             if end != parquet.metadata.num_rows:
                 raise OSError(f"row groups of {end:,} rows in a file of {parquet.metadata.num_rows:,}")
         return tars
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
-        numbers, path, first = self.tar_numbers(), self.files[rows.file], rows.first_row
+        path, first = self.files[rows.file], (rows.file << 40) + rows.first_row
+        tars = {tar: number for number, tar in enumerate(self.tars)}
         with readable(path):
             parquet, columns = self._opened(path)
-            names = [*filter(None, columns.values()), *self.more_columns]
+            names = [*filter(None, columns.values())]
             for batch in _batches(parquet, rows.groups, names, self.piece_rows):
-                yield self._table(batch, columns, numbers, (rows.file << 40) + first)
+                problem, none = np.zeros(len(batch), dtype=np.uint8), pa.nulls(len(batch))
+                raw = {name: batch.column(alias) if alias else none for name, alias in columns.items()}
+                values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
+                for name in ("tar_member_name", "transcript", "language"):
+                    values[name] = mc.text(raw[name], problem)
+                values["duration_s"] = raw["duration_s"]
+                table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
+                for name in ("offset", "size") if self.has_offsets else ():
+                    table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
+                yield self.own_rows(table, batch)
                 first += len(batch)
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:
         """The file, and the name that each column of `aliases` has in it ("" if it has no language)."""
         schema, aliases = pq.read_schema(path), self.aliases()
-        columns = {
-            name: next((alias for alias in aliases[name] if alias in schema.names), "") for name in aliases
-        }
-        chosen = [*columns.values(), *self.more_columns]
-        if twice := sorted({name for name in chosen if schema.names.count(name) > 1}):
-            problem = f"there are several columns named {', '.join(twice)}"
-            raise MillraceError(problem, str(path), "Keep one of each name")
-        missing = [name for name in columns if not columns[name] and name != "language"]
-        missing += [name for name in self.more_columns if name not in schema.names]
-        if missing:
+        matches = {name: [one for one in aliases[name] if one in schema.names] for name in aliases}
+        columns = {name: names[0] if names else "" for name, names in matches.items()}
+        if twice := sorted({name for name in columns.values() if schema.names.count(name) > 1}):
+            problem, remedy = f"there are several columns named {', '.join(twice)}", "Keep one of each name"
+            raise MillraceError(problem, str(path), remedy)
+        if missing := [name for name in columns if not columns[name] and name != "language"]:
             present = ", ".join(sorted(schema.names)) or "none"
             needs = "tar_path, tar_member_name, transcript, duration_s (language is optional)"
             problem = f"there is no column for {', '.join(missing)}; there are {present}"
@@ -93,33 +90,15 @@ class Reader(Manifest):
         # Tar paths repeat: as a dictionary each is looked at once.
         return pq.ParquetFile(path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20), columns
 
-    def _table(
-        self, batch: pa.RecordBatch, columns: dict[str, str], numbers: dict[str, int], first: int
-    ) -> pa.Table:
-        problem = np.zeros(len(batch), dtype=np.uint8)
-        raw = {
-            name: batch.column(alias) if alias else pa.nulls(len(batch)) for name, alias in columns.items()
-        }
-        values = {"tar": self._tar_column(raw["tar_path"], numbers, problem)}
-        values |= {
-            name: mc.text(raw[name], problem) for name in ("tar_member_name", "transcript", "language")
-        }
-        values["duration_s"] = raw["duration_s"]
-        table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
-        for name in ("offset", "size") if self.has_offsets else ():
-            table = table.append_column(name, pc.fill_null(batch.column(name).cast(pa.int64()), -1))
-        rows = self.own_rows(batch)
-        return table if rows is None else table.filter(rows)
-
-    def _tar_column(self, column: pa.Array, numbers: dict[str, int], problem: np.ndarray) -> np.ndarray:
+    def _tar_column(self, column: pa.Array, tars: dict[str, int], problem: np.ndarray) -> np.ndarray:
         if not pa.types.is_dictionary(column.type):
             column = mc.text(column, problem).dictionary_encode()
         names = mc.text(column.dictionary).to_pylist()
-        tars = np.array([*(numbers.get(self.resolved(name), -1) for name in names), -1], dtype=np.int32)
-        at = pc.fill_null(column.indices, len(names)).to_numpy(zero_copy_only=False)
+        numbers = np.array([*(tars.get(self.resolved(name), -1) for name in names), -1], dtype=np.int32)
+        at = np.asarray(pc.fill_null(column.indices, len(names)))
         if len(at) and at.min() < 0:  # a damaged page; an index that is too large raises IndexError by itself
             raise IndexError(f"index {at.min()} into a dictionary")
-        return tars[at]
+        return numbers[at]
 
 
 def _batches(

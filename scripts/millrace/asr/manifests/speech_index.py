@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests import parquet
+from millrace.asr.manifests.manifest import ALIASES
 
 _SPLITS = {"train": ["train"], "dev": ["validation", "valid", "val", "dev"], "test": ["test"]}
 
@@ -15,16 +16,11 @@ class Reader(parquet.Reader):
     """The rows of one split; `transcript` is the column to train on."""
 
     has_offsets = True
-    more_columns = ("split", "offset", "size")
 
     def aliases(self) -> dict[str, tuple[str, ...]]:
-        return {
-            "tar_path": ("shard",),
-            "tar_member_name": ("member",),
-            "transcript": (self.transcript,),
-            "language": ("language",),
-            "duration_s": ("duration_seconds",),
-        }
+        own = {name: (name,) for name in ("split", "offset", "size")}
+        return {**ALIASES, "tar_path": ("shard",), "transcript": (self.transcript,), **own}
 
-    def own_rows(self, batch: pa.RecordBatch) -> pa.Array:
-        return pc.is_in(mc.text(batch.column("split")), value_set=pa.array(_SPLITS[self.split], mc.TEXT))
+    def own_rows(self, rows: pa.Table | pa.RecordBatch, batch: pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+        splits = pa.array(_SPLITS[self.split], mc.TEXT)
+        return rows.filter(pc.is_in(mc.text(batch.column("split")), value_set=splits))

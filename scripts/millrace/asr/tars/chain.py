@@ -71,12 +71,6 @@ class HeaderFile:
     def close(self) -> None:
         os.close(self.fd)
 
-    def __enter__(self) -> HeaderFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 class Chain:
     """The members from one header to the next, until `limit` (a group's offset) or an odd place.
@@ -109,8 +103,8 @@ class Chain:
         source, window, low, high = self.source, self._window, self._at, 0
         total, starts, names = source.total, self.starts, self.names
         offsets, sizes, unpack, pread, fd = self.offsets, self.sizes, _HEADER.unpack_from, os.pread, source.fd
-        quiet, reads, pages = 0, 0, 0
-        position, limit, want, span, before = self.position, self.limit, BLOCK, PAGE, 0
+        position, limit, want, span = self.position, self.limit, BLOCK, PAGE
+        quiet = reads = pages = before = 0
         while position < limit:
             at = position - low
             if position + BLOCK > high:
@@ -118,8 +112,7 @@ class Chain:
                     break
                 # A wide window only where headers are as dense as pages, and only out of pages saved so far:
                 # never more than a page per header in all.
-                count = len(starts)
-                size = want
+                count, size = len(starts), want
                 if position - high < PAGE:
                     touched = -(-high // PAGE) - low // PAGE
                     dense = count - before >= touched and (count - pages) * PAGE >= 2 * span
@@ -155,9 +148,8 @@ class Chain:
             ):
                 try:
                     size = int(digits, 8)
-                    good = (adler32(window[at : at + BLOCK]) & 0xFFFF) - sum(check) + _SPACES - 1 == int(
-                        octal, 8
-                    )
+                    byte_sum = (adler32(window[at : at + BLOCK]) & 0xFFFF) - 1
+                    good = byte_sum - sum(check) + _SPACES == int(octal, 8)
                 except ValueError:
                     good = False
                 data = position + BLOCK
@@ -285,26 +277,21 @@ def _run(
     source: HeaderFile, walks: list[Iterator[tuple[int, int]]], threads: int, rounds: int | None
 ) -> list[Iterator[tuple[int, int]]]:
     """Go `rounds` rounds, or to the end; returns the walks that are not at their end."""
+
+    def interleave(walks: list[Iterator[tuple[int, int]]]) -> list[Iterator[tuple[int, int]]]:
+        for _ in itertools.count() if rounds is None else range(rounds):
+            going = []
+            for walk in walks:
+                if ahead := next(walk, None):
+                    source.announce(*ahead)
+                    going.append(walk)
+            walks = going
+            if not walks:
+                break
+        return walks
+
     parts = [part for part in (walks[number::threads] for number in range(threads)) if part]
     if len(parts) < 2:
-        return _interleave(source, walks, rounds)
+        return interleave(walks)
     with ThreadPoolExecutor(len(parts)) as pool:
-        return [
-            walk for left in pool.map(lambda part: _interleave(source, part, rounds), parts) for walk in left
-        ]
-
-
-def _interleave(
-    source: HeaderFile, walks: list[Iterator[tuple[int, int]]], rounds: int | None
-) -> list[Iterator[tuple[int, int]]]:
-    for _ in itertools.count() if rounds is None else range(rounds):
-        going = []
-        for walk in walks:
-            ahead = next(walk, None)
-            if ahead is not None:
-                source.announce(*ahead)
-                going.append(walk)
-        walks = going
-        if not walks:
-            break
-    return walks
+        return [walk for left in pool.map(interleave, parts) for walk in left]

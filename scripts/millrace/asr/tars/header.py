@@ -21,6 +21,7 @@ _GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"GNU.sparse.name", b"G
 _SPARSE_KEYS = frozenset((b"GNU.sparse.map", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.major"))
 
 Fetch = Callable[[int, int], bytes]
+Records = dict[bytes, bytes]
 
 
 class OddHeader(Exception):
@@ -67,7 +68,7 @@ class _Extended:
 
     name: bytes | None = None
     link: bytes | None = None
-    records: dict[bytes, bytes] = field(default_factory=dict)
+    records: Records = field(default_factory=dict)
 
 
 def number(raw: bytes) -> int | None:
@@ -113,7 +114,7 @@ def rounded(size: int) -> int:
     return (size + BLOCK - 1) & -BLOCK
 
 
-def read_group(fetch: Fetch, start: int, total: int, shared: dict[bytes, bytes]) -> tuple[Group | None, int]:
+def read_group(fetch: Fetch, start: int, total: int, shared: Records) -> tuple[Group | None, int]:
     """Read the member whose header group starts at `start`; `fetch(offset, size)` is short only at the end.
 
     Returns the member, or None if only a global PAX header stood there, and the offset of the next group.
@@ -130,9 +131,7 @@ def read_group(fetch: Fetch, start: int, total: int, shared: dict[bytes, bytes])
                 if position > start:
                     raise BadHeader(start, "an extended header without a member after it")
                 raise ZeroBlock(start, "a block of zeros")
-            raise BadHeader(
-                start, "bad checksum of a header" if position == start else "bad checksum after a header"
-            )
+            raise BadHeader(start, f"bad checksum {'of' if position == start else 'after'} a header")
         typeflag = block[156:157]
         if typeflag not in b"LKxXg":
             return _member(fetch, block, position, start, total, extended, shared)
@@ -166,10 +165,9 @@ def _text(raw: bytes) -> bytes:
     return raw.partition(b"\0")[0]
 
 
-def _records(payload: bytes, start: int) -> dict[bytes, bytes]:
+def _records(payload: bytes, start: int) -> Records:
     """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as written."""
-    records: dict[bytes, bytes] = {}
-    at = 0
+    records, at = {}, 0
     while match := _RECORD.match(payload, at):
         length = int(match[1]) if len(match[1]) < 12 else 0
         if at + length > len(payload) or at + length <= match.end():
@@ -180,13 +178,7 @@ def _records(payload: bytes, start: int) -> dict[bytes, bytes]:
 
 
 def _member(
-    fetch: Fetch,
-    block: bytes,
-    at: int,
-    start: int,
-    total: int,
-    extended: _Extended,
-    shared: dict[bytes, bytes],
+    fetch: Fetch, block: bytes, at: int, start: int, total: int, extended: _Extended, shared: Records
 ) -> tuple[Group, int]:
     typeflag, magic = block[156:157], block[257:265]
     name, link = _text(block[:100]), _text(block[157:257]) if typeflag in b"12" else b""
@@ -204,7 +196,9 @@ def _member(
     if records:
         name = records.get(b"GNU.sparse.name", name)
     link = shared.get(b"linkpath", link) if extended.link is None else extended.link
-    size = _pax_size(records[b"size"]) if b"size" in records else number(block[124:136])
+    size = number(block[124:136])
+    if (digits := records.get(b"size")) is not None:
+        size = int(digits) if digits.isdigit() and len(digits) < 20 else None
     if size is None or size < 0:
         raise BadHeader(start, "a size which is no number")
     if size > MAX_BODY_BYTES:
@@ -245,15 +239,10 @@ def _has_body(fetch: Fetch, data: int, size: int, total: int) -> bool:
     """Whether the `size` bytes which a directory or a link speaks of are there.
 
     Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o linkdata and old
-    ones write them. As libarchive does: not where a header follows at once; and only where one follows behind
-    them.
+    ones write them. As libarchive does: not if a header follows at once; and only if one follows behind them.
     """
     behind = data + rounded(size)
     if behind > total or not fetch(data, BLOCK).strip(b"\0") or is_header(fetch(data, BLOCK)):
         return False
     block = fetch(behind, BLOCK)
     return not block.strip(b"\0") or is_header(block)
-
-
-def _pax_size(raw: bytes) -> int | None:
-    return int(raw) if raw.isdigit() and len(raw) < 20 else None

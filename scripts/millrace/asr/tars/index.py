@@ -80,13 +80,15 @@ def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRe
     ):
         for number, scan in enumerate(scans):
             count = len(scan.names)
-            waiting.append(_table(number, scan))
+            columns = (scan.names, scan.offsets, scan.sizes, scan.kinds, scan.recovered)
+            waiting.append(pa.table([np.full(count, number, np.int32), *columns], schema=_SCHEMA))
             records.append(_record(scan, first_row))
             rows, first_row = rows + count, first_row + count
             if rows >= ROW_GROUP:
-                _flush(writer, waiting)
+                writer.write_table(pa.concat_tables(waiting).combine_chunks(), row_group_size=rows)
                 waiting, rows = [], 0
-        _flush(writer, waiting)
+        if rows:
+            writer.write_table(pa.concat_tables(waiting).combine_chunks(), row_group_size=rows)
         # ASCII only: a path that is not UTF-8 is kept as surrogates.
         table = json.dumps([dataclasses.asdict(record) for record in records], sort_keys=True)
         writer.add_key_value_metadata({_KEY.decode(): table})
@@ -114,31 +116,13 @@ class TarIndex:
             raise MillraceError(f"not a tar index ({error})", where=os.fspath(path), remedy=REBUILD) from None
         return cls(file, {tar.path: tar for tar in tars}, os.fspath(path))
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> TarIndex:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def record(self, tar_path: str | os.PathLike) -> TarRecord:
-        """The record of a tar. Raises MillraceError if the index does not know it."""
-        record = self.tars.get(os.fspath(tar_path))
-        if record is None:
-            problem = f"the index {self.path} does not hold this tar"
-            raise MillraceError(problem, os.fspath(tar_path), REBUILD)
-        return record
-
-    def members(self, tar_path: str | os.PathLike) -> pa.Table:
-        """All members of a tar in its order; none if its record says that it failed.
+    def members(self, tar_path: str) -> pa.Table:
+        """All members of a tar of `tars` in its order; none if its record says that it failed.
 
         name (raw bytes without a `./` prefix), int64 offset and size in bytes, -1 and 0 if there is nothing
         to read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
         """
-        record = self.record(tar_path)
+        record = self.tars[tar_path]
         low, high = record.first_row, record.first_row + record.members
         if not record.members:
             return _SCHEMA.empty_table().drop_columns(["tar"])
@@ -150,36 +134,12 @@ class TarIndex:
         return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
 
 
-def _table(number: int, scan: TarScan) -> pa.Table:
-    count = len(scan.names)
-    columns = [
-        pa.array(np.full(count, number, np.int32)),
-        pa.array(scan.names, pa.binary()),
-        pa.array(scan.offsets),
-        pa.array(scan.sizes),
-        pa.array(scan.kinds),
-        pa.array(scan.recovered),
-    ]
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
-
-
 def _record(scan: TarScan, first_row: int) -> TarRecord:
+    names = ("path", "size", "mtime_ns", "digest", "last_header", "status", "reason", "duplicates")
     return TarRecord(
-        scan.path,
-        scan.size,
-        scan.mtime_ns,
-        scan.digest,
-        scan.last_header,
-        scan.status,
-        scan.reason,
+        **{name: getattr(scan, name) for name in names},
         members=len(scan.names),
         readable=int((scan.kinds <= SYMLINK).sum()),
         recovered=int(scan.recovered.sum()),
-        duplicates=scan.duplicates,
         first_row=first_row,
     )
-
-
-def _flush(writer: pq.ParquetWriter, tables: list[pa.Table]) -> None:
-    if tables and (table := pa.concat_tables(tables)).num_rows:
-        writer.write_table(table.combine_chunks(), row_group_size=table.num_rows)

@@ -50,11 +50,9 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
     except OSError as error:
         raise MillraceError(f"cannot be read: {error.strerror}", where=os.fspath(path)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MillraceError(
-            f"not a partition of tars ({type(error).__name__}: {error})",
-            where=os.fspath(path),
-            remedy="The workflow's: delete it and run snakemake again; your own: build_tar_indices --help",
-        ) from None
+        problem = f"not a partition of tars ({type(error).__name__}: {error})"
+        remedy = "The workflow's: delete it and run snakemake again; your own: build_tar_indices --help"
+        raise MillraceError(problem, os.fspath(path), remedy) from None
 
 
 def scan_all(tars: Iterable[str], threads: int, chains: int) -> Iterator[TarScan]:
@@ -79,7 +77,7 @@ class ScanLog:
     def __init__(self, partition: TarPartition) -> None:
         self.partition = partition
         self.kinds: Counter = Counter()
-        self.stale: list[str] = []
+        self.stale = 0  # tars that have changed since the workflow was parsed
 
     def watch(self, scans: Iterable[TarScan]) -> Iterator[TarScan]:
         """Pass the scans on."""
@@ -88,7 +86,7 @@ class ScanLog:
                 self.kinds.update(tar.kinds.tolist())
                 expected = self.partition.expected.get(tar.path)
                 if expected and tar.size >= 0 and expected != (tar.size, tar.mtime_ns):
-                    self.stale.append(tar.path)
+                    self.stale += 1
                     text = "%s: has changed since the workflow was parsed; indexed as it is now"
                     cli.log.warning(text, tar.path)
                 if tar.reason:
@@ -101,14 +99,13 @@ class ScanLog:
         """The report: a ledger of tars, one of members, and every tar with status and reason."""
         statuses = Counter(record.status for record in records)
         tars = Ledger("build_tar_indices", self.partition.id, "tar", rows_in=len(self.partition.tars))
-        tars.rejected.update(record.status for record in records if record.failed)
+        tars.rejected.update({status: count for status, count in statuses.items() if status in FAILED})
         tars.rows_out = sum(not record.failed for record in records)
-        tars.warnings.update(
-            record.status for record in records if not record.failed and record.status != "ok"
-        )
+        odd = {*statuses} - {*FAILED, "ok"}
+        tars.warnings.update({status: statuses[status] for status in odd})
         if self.stale:
-            tars.warnings["changed_since_parsed"] = len(self.stale)
-        members = Ledger("build_tar_indices", self.partition.id, "member", rows_in=sum(self.kinds.values()))
+            tars.warnings["changed_since_parsed"] = self.stale
+        members = Ledger("build_tar_indices", self.partition.id, "member", rows_in=self.kinds.total())
         members.rows_out = sum(count for kind, count in self.kinds.items() if kind <= header.SYMLINK)
         rejected = {_REJECTS[kind]: count for kind, count in self.kinds.items() if kind > header.SYMLINK}
         members.rejected.update(rejected)

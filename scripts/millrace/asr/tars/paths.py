@@ -34,7 +34,5 @@ def real_paths(paths: Iterable[str]) -> dict[str, str]:
     return {path: path if "://" in path else real(os.path.abspath(path)) for path in paths}
 
 
-REBUILD = (
-    "Build its index and the buckets again: snakemake asr_data "
-    "(after --touch: asr_data -R asr_build_tar_indices)"
-)
+_AFTER_TOUCH = "after --touch: asr_data -R asr_build_tar_indices"
+REBUILD = f"Build its index and the buckets again: snakemake asr_data ({_AFTER_TOUCH})"

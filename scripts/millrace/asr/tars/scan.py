@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -97,7 +98,7 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
         elif before.st_size == 0:
             result.status, result.reason = "zero_length", "the file has no bytes"
         else:
-            with HeaderFile(path) as source:
+            with contextlib.closing(HeaderFile(path)) as source:
                 _Assembly(source, result).build(chains)
                 result.digest = digest(source, result.last_header)
                 after = os.fstat(source.fd)
@@ -142,8 +143,7 @@ class _Assembly:
 
     def build(self, chains: int) -> None:
         waiting = self._walk(chains)
-        for chain in waiting:
-            self._count(chain)
+        self._count(*waiting)
         first = waiting.pop(0)
         self._append(first, 0)
         position, stop, shared = first.position, first.stop, first.shared
@@ -152,8 +152,12 @@ class _Assembly:
                 position = self._odd_place(stop)
                 if position is None:
                     break
-            elif position >= self.source.total:
-                self._end(position)
+            elif position > self.source.total:
+                self._note("truncated", "the file ends inside the padding of its last member")
+                break
+            elif position == self.source.total:
+                text = "no end-of-archive mark: complete, or cut exactly between two members"
+                self._note("unterminated", text)
                 break
             # The landing check: a chain counts only from a header that the walk from the beginning lands on.
             while waiting and (not waiting[0].starts or waiting[0].starts[-1] < position):
@@ -191,9 +195,9 @@ class _Assembly:
                 first.silent, chains = source.total, 1
         return [first]
 
-    def _count(self, chain: Chain) -> None:
-        self.source.reads += chain.source.reads
-        self.source.bytes_read += chain.source.bytes_read
+    def _count(self, *walks: Chain) -> None:
+        self.source.reads += sum(walk.source.reads for walk in walks)
+        self.source.bytes_read += sum(walk.source.bytes_read for walk in walks)
 
     def _append(self, chain: Chain, row: int) -> None:
         base = len(self.names) - row
@@ -228,8 +232,8 @@ class _Assembly:
             self._note("damaged", f"no header at byte {position:,} but zeros and data")
         else:
             if position == 0 and not self.names:
-                kind = next((name for magic, name in _MAGICS.items() if self._head().startswith(magic)), None)
-                if kind:
+                head = self.source.pread(BLOCK, 0)
+                if kind := next((name for magic, name in _MAGICS.items() if head.startswith(magic)), ""):
                     remedy = "unpack it, only a plain tar can be read by address"
                     self._note("compressed", f"compressed with {kind}: {remedy}")
                     return None
@@ -238,7 +242,7 @@ class _Assembly:
             if header is None:
                 header = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
             if header is None and not self.names:
-                zipped = self._head().startswith(b"PK\x03\x04")
+                zipped = self.source.pread(BLOCK, 0).startswith(b"PK\x03\x04")
                 self._note("not_a_tar", "a zip file" if zipped else "no tar header at its beginning")
                 return None
             self._note("damaged", str(stop))
@@ -249,18 +253,9 @@ class _Assembly:
             self.notes.append(f"members from byte {header:,} on are marked recovered")
         return header
 
-    def _end(self, position: int) -> None:
-        if position > self.source.total:
-            self._note("truncated", "the file ends inside the padding of its last member")
-        else:
-            self._note("unterminated", "no end-of-archive mark: complete, or cut exactly between two members")
-
     def _note(self, flag: str, text: str) -> None:
         self.flags.add(flag)
         self.notes.append(text)
-
-    def _head(self) -> bytes:
-        return self.source.pread(BLOCK, 0)
 
     def _after_zeros(self, position: int) -> int | None:
         """The first block after `position` which is not all zeros; None if only zeros follow."""
@@ -282,9 +277,8 @@ class _Assembly:
         if not size or not 0 < size <= self.source.total - body or not is_header(block[BLOCK:]):
             return None
         after = body + rounded(size)
-        if is_header(self.source.pread(BLOCK, after)) or self._after_zeros(after) is None:
-            return after
-        return None
+        leads_on = is_header(self.source.pread(BLOCK, after)) or self._after_zeros(after) is None
+        return after if leads_on else None
 
     def _next_header(self, position: int, limit: int = 0) -> int | None:
         """The next header after damage: one with `ustar`, or an old one that leads to another or the end."""
@@ -296,16 +290,13 @@ class _Assembly:
                 block = window[old : old + BLOCK]
                 if block[148:154].strip(b" \0").isdigit() and is_header(block):
                     walk = Chain(self.source, position + old, position + old + 1, {}).run()
-                    if walk.starts and self._leads_on(walk.position):
+                    after = self.source.pread(BLOCK, walk.position)
+                    if walk.starts and (not after.strip(b"\0") or is_header(after)):
                         return position + old
             if at is not None:
                 return position + at
             position += _CHUNK
         return None
-
-    def _leads_on(self, position: int) -> bool:
-        block = self.source.pread(BLOCK, position)
-        return position == self.source.total or not block.strip(b"\0") or is_header(block)
 
     def _finish(self) -> None:
         result, count = self.result, len(self.names)
@@ -316,7 +307,7 @@ class _Assembly:
         result.kinds, result.recovered = np.full(count, FILE, np.uint8), np.zeros(count, bool)
         if self.recovered_from is not None:
             result.recovered[self.recovered_from :] = True
-        resolve_links(result.names, result.offsets, result.sizes, result.kinds, self.odd)
+        _resolve_links(result, self.odd)
         result.duplicates = count - len(set(result.names))
         if result.duplicates:
             self.notes.append(f"{result.duplicates:,} names stand there more than once: the last one counts")
@@ -329,14 +320,9 @@ class _Assembly:
         result.reason = "; ".join(self.notes)
 
 
-def resolve_links(
-    names: list[bytes],
-    offsets: np.ndarray,
-    sizes: np.ndarray,
-    kinds: np.ndarray,
-    odd: dict[int, tuple[int, bytes]],
-) -> None:
+def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
     """Fill in place the rows in `odd` (row -> (kind, link)): links get their target's bytes, others none."""
+    names, offsets, sizes, kinds = result.names, result.offsets, result.sizes, result.kinds
     for row, (kind, _link) in odd.items():
         kinds[row], offsets[row], sizes[row] = kind, -1, 0
     links = {row: entry for row, entry in odd.items() if entry[0] in (HARD_LINK, SYMLINK)}
