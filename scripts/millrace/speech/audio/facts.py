@@ -41,16 +41,10 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
     if stated is not None and abs(stated - duration) > 0.1:
         problem = f"{name} states a duration of {stated:.3f} s; measured {duration:.3f} s"
         warnings.append(f"duration_wrong: {problem}")
-    return AudioInfo(
-        path=stream.path,
-        container=stream.container_format,
-        codec=stream.codec_name,
-        sample_rate=stream.sample_rate,
-        channels=stream.channels,
-        duration_seconds=duration,
-        lossless=stream.codec_name in LOSSLESS or stream.codec_name.startswith("pcm_"),
-        warnings=tuple(warnings),
-    )
+    container, codec, rate = stream.container_format, stream.codec_name, stream.sample_rate
+    lossless = codec in LOSSLESS or codec.startswith("pcm_")
+    facts = (stream.path, container, codec, rate, stream.channels, duration, lossless)
+    return AudioInfo(*facts, tuple(warnings))
 
 
 def _duration(path: str, stated: float | None) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import numpy as np
 import soundfile
@@ -48,29 +47,24 @@ def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]
             at += 8 + size + size % 2
 
 
-def size_warnings(path: str | os.PathLike) -> Iterator[str]:
+def size_warnings(path: str | os.PathLike) -> list[str]:
     """Warn about a WAV that is shorter or longer than its header states: its samples may be shifted."""
     name, length = os.path.basename(path), os.path.getsize(path)
     with open(path, "rb") as handle:
-        if handle.read(4) != b"RIFF":
-            return
-        chunks, end = _chunks(path)
-        body, size = next(((at, size) for kind, at, size in chunks if kind == b"data"), (0, 0))
-        if size in _UNKNOWN_SIZES:  # also if there is no data chunk
-            return
-        missing = body + size - length
-        if missing > 0:
-            yield (
-                f"bytes_missing: {name} is {missing} bytes shorter than it states; "
-                "if they are missing within the audio, what follows is early"
-            )
-        elif end < length:
-            handle.seek(end)
-            if handle.read(1 << 16).strip(b"\0"):  # a file padded with zeros is sound
-                yield (
-                    f"bytes_behind: {length - end} bytes at the end of {name} are no chunk; "
-                    "if as many were added within the audio, what follows is late"
-                )
+        is_riff = handle.read(4) == b"RIFF"
+        chunks, end = _chunks(path) if is_riff else ([], 0)
+        handle.seek(end)
+        behind = handle.read(1 << 16).strip(b"\0")  # a file padded with zeros is sound
+    body, size = next(((at, size) for kind, at, size in chunks if kind == b"data"), (0, 0))
+    if size in _UNKNOWN_SIZES:  # also if there is no data chunk
+        return []
+    if body + size > length:
+        problem = f"bytes_missing: {name} is {body + size - length} bytes shorter than it states"
+        return [f"{problem}; if they are missing within the audio, what follows is early"]
+    if end < length and behind:
+        problem = f"bytes_behind: {length - end} bytes at the end of {name} are no chunk"
+        return [f"{problem}; if as many were added within the audio, what follows is late"]
+    return []
 
 
 def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
@@ -98,22 +92,14 @@ def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
 def pcm_info(handle: soundfile.SoundFile) -> AudioInfo:
     """Facts of an open PCM file; of its samples, only the first seconds are read."""
     container = "wav" if handle.format == "WAVEX" else handle.format.lower()
-    warnings = list(size_warnings(handle.name)) if container == "wav" else []
+    warnings = size_warnings(handle.name) if container == "wav" else []
     if handle.channels == 2:
         handle.seek(0)
         trial = handle.read(_TRIAL_SECONDS * handle.samplerate, dtype="float32", always_2d=True)
         if cancel(list(trial.T)):
             warnings.append(cancel_warning(handle.name))
-    return AudioInfo(
-        path=handle.name,
-        container=container,
-        codec=handle.subtype.lower(),
-        sample_rate=handle.samplerate,
-        channels=handle.channels,
-        duration_seconds=handle.frames / handle.samplerate,
-        lossless=True,
-        warnings=tuple(warnings),
-    )
+    codec, rate, seconds = handle.subtype.lower(), handle.samplerate, handle.frames / handle.samplerate
+    return AudioInfo(handle.name, container, codec, rate, handle.channels, seconds, True, tuple(warnings))
 
 
 def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:

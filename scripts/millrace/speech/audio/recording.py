@@ -7,6 +7,7 @@ import stat
 from dataclasses import dataclass
 
 import numpy as np
+import soxr
 
 # Why there is no audio -> what to do about it.
 REMEDIES = {
@@ -136,8 +137,6 @@ def resampled(samples: np.ndarray, source_rate: int, target_rate: int) -> np.nda
     """One segment (n,) on the int16 scale as int16 at another rate: soxr HQ, rounded once."""
     if source_rate == target_rate or not len(samples):
         return to_int16(samples)
-    import soxr
-
     # In float: soxr dithers its own int16 output with a seed taken from the clock.
     samples = samples.astype(np.float32, copy=False)
     return to_int16(soxr.resample(samples, source_rate, target_rate, quality="HQ"))
