@@ -11,8 +11,7 @@ import numpy as np
 
 from millrace.speech.audio.damage import frames
 
-# With fewer, a bit rate is not known to be constant.
-_MIN_PACKETS = 32
+_MIN_PACKETS = 32  # with fewer, a bit rate is not known to be constant
 # FFmpeg's sample formats; those of planar samples end in "p".
 DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
 

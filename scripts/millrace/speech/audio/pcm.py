@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 import soundfile
 
 from millrace.speech.audio.recording import AudioError, AudioInfo, cancel, cancel_warning, head_of, mono
 
+# WAV, AIFF, CAF and W64, whatever the codec inside.
+_PCM_CONTAINERS = re.compile(rb"(?s)(RIFF|RIFX|RF64).{4}WAVE|FORM.{4}AIF[FC]|caff|riff.{20}wave")
 # Samples are read as the narrowest type that holds them: libsndfile would cut 24 bits to 16 unrounded.
-_READ_AS = {
-    **dict.fromkeys(("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW"), "int16"),
-    **dict.fromkeys(("PCM_24", "PCM_32"), "int32"),
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-}
+_READ_AS = dict.fromkeys(("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW"), "int16")
+_READ_AS |= {"PCM_24": "int32", "PCM_32": "int32", "FLOAT": "float32", "DOUBLE": "float64"}
 _LARGEST_RIFF = 0xFFFFFFFF
 # What programs that write to a pipe state for a size that they don't know yet.
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 _TRIAL_SECONDS = 4  # enough to tell whether two channels cancel each other
-
-
-def _is_pcm_container(head: bytes) -> bool:
-    """Whether the magic is that of WAV (RIFF, RIFX, RF64), AIFF, W64 or CAF; the codec inside may be any."""
-    magic, kind = head[:4], head[8:12]
-    if magic in (b"RIFF", b"RIFX", b"RF64"):
-        return kind == b"WAVE"
-    if magic == b"FORM":
-        return kind in (b"AIFF", b"AIFC")
-    return magic == b"caff" or (magic == b"riff" and head[24:28] == b"wave")
 
 
 def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]:
@@ -68,11 +57,8 @@ def size_warnings(path: str | os.PathLike) -> list[str]:
 
 
 def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
-    """A PCM file, open for reading, or None if it is for the stream reader.
-
-    The latter are other containers, and those with a codec inside, or a size that is unknown or too large.
-    """
-    if not _is_pcm_container(head_of(path)):
+    """A PCM file, open for reading; None if the stream reader takes it: no PCM, or none of a sure length."""
+    if not _PCM_CONTAINERS.match(head_of(path)):
         return None
     try:
         handle = soundfile.SoundFile(os.fspath(path))
@@ -111,4 +97,5 @@ def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
         raise AudioError("audio_load", handle.name, f"cannot be read at sample {start} ({error})") from None
     if len(block) != stop - start:
         raise AudioError("out_of_range", handle.name, f"ends at sample {start + len(block)}, before {stop}")
-    return mono(list(block.T))
+    channels = list(block.T)
+    return mono(channels, cancel(channels))

@@ -21,8 +21,7 @@ from millrace.speech.audio.packets import DTYPES, FrameRun, Sizes, discarded, is
 from millrace.speech.audio.recording import AudioError, cancel, head_of, mono
 from millrace.speech.audio.timeline import RESETTABLE, Timeline
 
-# Each of their frames has a checksum.
-_CHECKED = {"flac", "tta", "wavpack"}
+_CHECKED = {"flac", "tta", "wavpack"}  # each of their frames has a checksum
 # Their stated duration can be compared with their last packets; in all others all packets are counted.
 STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "flac"}
 STATES_DURATION |= {"wav", "w64", "aiff", "caf", "wv"}
@@ -39,7 +38,6 @@ _REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA"}
 _REFUSED_EXTENSIONS = {".g722": "G.722", ".gsm": "GSM"}
 _WALKERS = {"matroska,webm": matroska, "ogg": ogg, "mpegts": mpegts}
 _CONVERT = "Convert it, for example to FLAC or m4a"
-_BLOCK_SECONDS = 1.0
 _TRIAL_PACKETS = 64
 _MAX_DEMUX_ERRORS = 1000
 
@@ -222,7 +220,7 @@ class StreamRecording:
                 for start in range(0, silence, 10 * self.sample_rate):  # 10 s at a time
                     yield np.zeros(min(10 * self.sample_rate, silence - start), np.int16)
             run.add(frame)
-            if run.samples >= run.rate * _BLOCK_SECONDS:
+            if run.samples >= run.rate:
                 yield from self._flush(run)
         # Fewer frames than errors, and all of them in one block: not a stretch of sound, but chance.
         is_chance = self.timeline.frames < self.errors and run and self.timeline.samples == run.samples
