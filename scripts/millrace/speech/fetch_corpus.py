@@ -32,10 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    corpus = demo_corpus.fetch(
-        args.countries_root, args.index, args.seed, args.languages, args.source, args.threads
-    )
-    cli.log.info("%s", demo_corpus.total(corpus, args.countries_root))
+    where = (args.countries_root, args.index)
+    demo_corpus.fetch(*where, args.seed, args.languages, args.source, args.threads)
 
 
 if __name__ == "__main__":
