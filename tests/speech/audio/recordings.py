@@ -29,9 +29,7 @@ def signal(seconds: float = SECONDS, rate: int = RATE, seed: int = 0) -> np.ndar
     return np.round(np.clip(wave * level, -1, 1) * 32767).astype(np.int16)
 
 
-def write_av(
-    path, samples, rate: int, codec: str, container: str, layout="mono", sample_format="", options=()
-) -> Path:
+def write_av(path, samples, rate, codec, container, layout="mono", sample_format="", options=()) -> Path:
     """Encode `samples`, the same in all channels."""
     # Without random ids in Matroska and Ogg: what a damaged byte does must be the same in every run.
     options = {"fflags": "+bitexact", **dict(options)}
@@ -118,9 +116,8 @@ def offsets(path: Path, source: np.ndarray, spans=SPANS, rate: int = RATE) -> li
 
 def is_in_place(path: Path, source: np.ndarray, spans=SPANS, rate: int = RATE) -> bool:
     """Whether all spans lie within 10 ms of where they were."""
-    return all(
-        isinstance(late, int) and abs(late) <= rate // 100 for late in offsets(path, source, spans, rate)
-    )
+    late = offsets(path, source, spans, rate)
+    return all(isinstance(samples, int) and abs(samples) <= rate // 100 for samples in late)
 
 
 def exact(path: Path, samples: np.ndarray, spans, rate: int = 16000) -> list[bool]:

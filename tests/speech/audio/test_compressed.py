@@ -8,23 +8,14 @@ import soundfile
 import soxr
 
 from millrace.speech.audio import cut as audio
-from tests.speech.audio.recordings import (
-    RATE,
-    SECONDS,
-    SPANS,
-    is_in_place,
-    offsets,
-    signal,
-    write_av,
-    write_joined,
-)
+from tests.speech.audio.recordings import RATE, SPANS, is_in_place, offsets, signal, write_av, write_joined
 
 
 @pytest.mark.parametrize("name", ["opus", "webm", "m4a", "mkv", "mp3", "live", "video"])
 def test_compressed_segments_lie_where_they_were(corpus, source, name):
     assert is_in_place(corpus[name], source)
     info = audio.probe(corpus[name])
-    assert info.duration_seconds == pytest.approx(SECONDS, abs=0.05)
+    assert info.duration_seconds == pytest.approx(len(source) / RATE, abs=0.05)
     assert info.codec == {"mp3": "mp3", "opus": "opus", "webm": "opus", "live": "opus"}.get(name, "aac")
     assert (info.sample_rate, info.channels, info.lossless, info.warnings) == (RATE, 1, False, ())
 
@@ -44,15 +35,12 @@ def test_what_states_no_encoder_delay_is_late_and_warns(corpus, source, name):
 
 def test_mp3_without_its_info_frame_warns(tmp_path, corpus, source):
     raw = corpus["mp3"].read_bytes()
-    first = raw.index(b"\xff\xfb")
-    at = raw.index(b"Info", first) if b"Info" in raw[:2000] else raw.index(b"Xing", first)
-    second = raw.index(raw[first : first + 2], at)
-    path = tmp_path / "bare.mp3"
-    path.write_bytes(raw[second:])
+    first, path = raw.index(b"\xff\xfb"), tmp_path / "bare.mp3"
+    path.write_bytes(raw[raw.index(raw[first : first + 2], first + 40) :])
     info = audio.probe(path)
     (warning,) = info.warnings
     assert warning.startswith("no_encoder_delay: mp3 ") and "bare.mp3" in warning
-    assert info.duration_seconds == pytest.approx(SECONDS, abs=0.1)
+    assert info.duration_seconds == pytest.approx(len(source) / RATE, abs=0.1)
     late = offsets(path, source)
     assert set(late) == {late[0]} and 900 < late[0] < 1400
 
@@ -78,8 +66,7 @@ def test_vorbis_that_changes_between_short_and_long_blocks(tmp_path):
 
 
 def test_stated_duration_that_lies_is_measured(tmp_path, corpus):
-    raw = corpus["mkv"].read_bytes()
-    path = tmp_path / "half.mkv"
+    raw, path = corpus["mkv"].read_bytes(), tmp_path / "half.mkv"
     path.write_bytes(raw[: len(raw) // 2])
     info = audio.probe(path)
     assert 9 < info.duration_seconds < 14
@@ -104,9 +91,8 @@ def test_tags_before_behind_and_between_move_nothing(tmp_path, corpus, source, n
     assert offsets(tmp_path / "a", source) == sound
     if name == "aac":  # as in the joined segments of a live stream
         (tmp_path / "a").write_bytes(raw + tag + raw)
-        assert offsets(tmp_path / "a", source) == sound
-        behind = next(audio.cut(tmp_path / "a", [(SECONDS + 2.0, SECONDS + 4.0)], RATE))
-        assert not isinstance(behind, audio.AudioError)
+        *late, behind = offsets(tmp_path / "a", np.tile(source, 2), [*SPANS, (26.0, 28.0)])
+        assert late == sound and isinstance(behind, int)
 
 
 def test_chained_ogg_with_other_channels_goes_on(tmp_path, source):
@@ -121,8 +107,7 @@ def test_chained_ogg_with_other_channels_goes_on(tmp_path, source):
 def test_joined_files_are_one_timeline(tmp_path, source, codec, form):
     path, parts = tmp_path / "joined", [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)]
     write_joined(path, parts, codec, form, layouts=["stereo" if codec == "vorbis" else "mono"] * 2)
-    spans = [(1.0, 3.0), (3.5, 4.9), (6.0, 7.5), (8.0, 9.5)]
-    assert is_in_place(path, source, spans)
+    assert is_in_place(path, source, [(1.0, 3.0), (3.5, 4.9), (6.0, 7.5), (8.0, 9.5)])
     assert audio.probe(path).duration_seconds == pytest.approx(10, abs=0.3)
 
 
