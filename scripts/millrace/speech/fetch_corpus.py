@@ -32,9 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    root = args.countries_root
-    corpus = demo_corpus.fetch(root, args.index, args.seed, args.languages, args.source, args.threads)
-    cli.log.info("%s", demo_corpus.total(corpus, root))
+    where = (args.countries_root, args.index)
+    demo_corpus.fetch(*where, args.seed, args.languages, args.source, args.threads)
 
 
 if __name__ == "__main__":

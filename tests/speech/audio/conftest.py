@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.speech.audio.recordings import RATE, signal, write_av
+from tests.speech.audio.recordings import RATE, signal, write_av, write_video
 
 LOSSY = {
     "opus": ("libopus", "ogg"),
@@ -17,6 +17,7 @@ LOSSY = {
     "mp3": ("libmp3lame", "mp3"),
     "ts": ("aac", "mpegts"),
     "aac": ("aac", "adts"),
+    "live": ("libopus", "webm", "mono", "", {"live": "1"}),  # states no duration
 }
 
 
@@ -30,4 +31,5 @@ def source() -> np.ndarray:
 def corpus(tmp_path_factory, source) -> dict[str, Path]:
     """Container -> its file. Its extension lies: content decides."""
     folder = tmp_path_factory.mktemp("lossy")
-    return {name: write_av(folder / f"{name}.wav", source, RATE, *how) for name, how in LOSSY.items()}
+    files = {name: write_av(folder / f"{name}.wav", source, RATE, *how) for name, how in LOSSY.items()}
+    return {"video": write_video(folder / "video.mp4", source), **files}

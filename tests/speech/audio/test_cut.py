@@ -62,24 +62,17 @@ def test_other_rates_are_resampled_from_the_exact_segment(tmp_path, container):
         assert abs(len(segment) - (end - start) * 16000) <= 1
 
 
-def test_nan_and_infinity_in_float_wav_do_not_spread(tmp_path):
-    samples = np.full(16000, 0.25, np.float32)
-    samples[100:103] = (np.nan, np.inf, -np.inf)
-    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
-    segment = next(audio.cut(tmp_path / "a.wav", [(0, 1)], 16000))
-    assert segment[99:104].tolist() == [8192, 0, 32767, -32768, 8192]
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
 @pytest.mark.parametrize("rate", [16000, 8000])
 def test_absurd_floats_do_not_spread(tmp_path, subtype, rate):
     samples = np.full((16000, 2), 0.25)
     samples[8000] = 1e38 if subtype == "FLOAT" else 1e300
-    samples[8001, 0] = -np.inf
+    samples[8001:8004, 0] = (-np.inf, np.nan, np.inf)
     soundfile.write(tmp_path / "a.wav", samples, 16000, subtype=subtype)
     segment = next(audio.cut(tmp_path / "a.wav", [(0, 1)], rate)).astype(int)
     assert segment.max() > 12000
+    assert rate < 16000 or segment[8001:8005].tolist() == [-32768, 0, 32767, 8192]
     ends = np.concatenate([segment[: rate // 4], segment[-rate // 4 :]])[50:-50]
     assert np.abs(ends - 8192).max() < 400
 
@@ -103,11 +96,14 @@ def test_many_channels(tmp_path, layout, channels):
     assert max(abs(late) for late in offsets(path, samples, [(0.5, 1.5), (1.6, 2.9)], 16000)) <= 1
 
 
-def test_wav_of_unknown_or_wrong_length(tmp_path):
+def test_files_of_unknown_or_wrong_length(tmp_path):
     samples, path = signal(5, 16000), tmp_path / "a.wav"
-    raw = samples.tobytes()
+    soundfile.write(path, samples, 16000, format="FLAC")
+    flac, raw = bytearray(path.read_bytes()), samples.tobytes()
+    flac[21:26] = bytes([flac[21] & 0xF0, 0, 0, 0, 0])
     listed = b"LIST" + struct.pack("<I", 10) + b"INFOabcdef"
     cases = {
+        "FLAC from a pipe": flac,
         "pipe, sizes 0": wav(0, 0, raw),
         "pipe, sizes full": wav(0xFFFFFFFF, 0xFFFFFFFF, raw),
         "pipe, LIST before": wav(0, 0xFFFFFFFF, raw, listed),
@@ -118,15 +114,6 @@ def test_wav_of_unknown_or_wrong_length(tmp_path):
         path.write_bytes(content)
         assert exact(path, samples, [(1.0, 2.5), (4.0, 4.99)]) == [True, True], name
         assert audio.probe(path).duration_seconds == pytest.approx(5.0, abs=0.01), name
-
-
-def test_wav_with_two_data_chunks_is_refused(tmp_path):
-    """FFmpeg plays the last one as if it were the first."""
-    body = signal(2, 16000).tobytes()
-    second = b"LIST\4\0\0\0INFOdata" + struct.pack("<I", len(body)) + body
-    (tmp_path / "a.wav").write_bytes(wav(0, len(body), body) + second)
-    with pytest.raises(audio.AudioError, match="more than one data chunk"):
-        audio.probe(tmp_path / "a.wav")
 
 
 @pytest.mark.parametrize(("change", "warning"), [(-3, "bytes_missing"), (500, "bytes_behind"), (0, None)])
@@ -157,36 +144,25 @@ def test_what_is_whole_of_a_cut_file(tmp_path, container):
     assert 7.5 < audio.probe(path).duration_seconds < 10.5
 
 
-def test_flac_of_unknown_length(tmp_path):
-    samples, path = signal(5, 16000), tmp_path / "a.flac"
-    soundfile.write(path, samples, 16000)
-    raw = bytearray(path.read_bytes())
-    raw[21] &= 0xF0
-    raw[22:26] = bytes(4)
-    path.write_bytes(raw)
-    assert exact(path, samples, [(3.0, 5.0)]) == [True]
-    assert audio.probe(path).duration_seconds == pytest.approx(5.0, abs=0.001)
-
-
 def test_lossless_in_other_containers_is_exact(tmp_path):
     samples = signal(8, 16000)
-    for codec, container in (
-        *(("flac", "ogg"), ("flac", "matroska"), ("alac", "ipod"), ("pcm_s16le", "matroska")),
-        *(("pcm_s16be", "au"), ("pcm_s16le", "wav"), ("alac", "caf")),
-    ):
+    pairs = [("flac", "ogg"), ("flac", "matroska"), ("alac", "ipod"), ("pcm_s16le", "matroska")]
+    for codec, container in [*pairs, ("pcm_s16be", "au"), ("pcm_s16le", "wav"), ("alac", "caf")]:
         path = write_av(tmp_path / "a", samples, 16000, codec, container)
         assert exact(path, samples, [(2.5, 5.1)]) == [True], (codec, container)
         assert audio.probe(path).lossless
 
 
 @pytest.mark.parametrize("name", ["wav", "flac", "opus"])
-def test_spans_on_the_edge(tmp_path, name):
-    samples, path = signal(5, 48000), tmp_path / "a"
+def test_spans_on_the_edge_and_spans_that_are_none(tmp_path, name):
+    samples, path, nan, inf = signal(5, 48000), tmp_path / "a", math.nan, math.inf
     if name == "opus":
         write_av(path, samples, 48000, "libopus", "ogg")
     else:
         soundfile.write(path, samples, 48000, format=name.upper())
-    lengths = {(0.0, 5.0): 240000, (4.0, 5.049): 48000}
+    none = [(nan, 1.0), (1.0, nan), (-1.0, 1.0), (2.0, 1.0), (1.0, 1.0), (0.0, inf), (-inf, 2.0), (None, 2.0)]
+    none += [(1.0, 1.000001), (3.0, 1e300)]
+    lengths = {(0.0, 5.0): 240000, **dict.fromkeys(none), (4.0, 5.049): 48000}
     lengths |= dict.fromkeys([(4.5, 5.051), (4.9, 9.0), (5.0, 5.04), (7.0, 8.0)])
     for (span, length), segment in zip(lengths.items(), audio.cut(path, list(lengths), 48000), strict=True):
         if length is None:
@@ -194,25 +170,8 @@ def test_spans_on_the_edge(tmp_path, name):
         else:
             assert len(segment) == length, span
     assert list(audio.cut(path, [], 48000)) == []
-
-
-@pytest.mark.parametrize("name", ["WAV", "FLAC"])
-def test_spans_that_are_none(tmp_path, name):
-    samples, path = signal(4, 16000), tmp_path / "a"
-    soundfile.write(path, samples, 16000, format=name)
-    nan, inf = math.nan, math.inf
-    spans = [(0.0, 1.0), (nan, 1.0), (1.0, nan), (-1.0, 1.0), (2.0, 1.0), (1.0, 1.0), (0.0, inf)]
-    spans += [(-inf, 2.0), (1.0, 1.000001), (None, 2.0), (3.0, 1e300), (3.0, 4.0)]
-    first, *errors, last = audio.cut(path, spans, 16000)
-    assert [error.reason for error in errors] == ["out_of_range"] * 10
-    np.testing.assert_array_equal(first, samples[:16000])
-    np.testing.assert_array_equal(last, samples[48000:])
-
-
-def test_unsorted_spans_are_an_error_of_the_caller(tmp_path):
-    soundfile.write(tmp_path / "a.wav", signal(4, 16000), 16000)
     with pytest.raises(ValueError, match="not sorted"):
-        next(audio.cut(tmp_path / "a.wav", [(2, 3), (1, 2)], 16000))
+        next(audio.cut(path, [(2, 3), (1, 2)], 48000))
 
 
 def test_nested_and_overlapping_spans_of_a_stream(tmp_path):
@@ -235,8 +194,7 @@ def refusals(path) -> list[audio.AudioError]:
 
 
 def test_bad_files(tmp_path, corpus):
-    random = np.random.default_rng(0)
-    m4a = corpus["m4a"].read_bytes()
+    random, m4a, body = np.random.default_rng(0), corpus["m4a"].read_bytes(), bytes(32000)
     contents = {
         "random": random.bytes(200000),
         "short": b"\x00",
@@ -253,6 +211,8 @@ def test_bad_files(tmp_path, corpus):
         "m4a_without_index": m4a[: len(m4a) // 2],
         "m4a_index_only": m4a[:40],
         "wav_without_samples": wav(36, 0, b""),
+        # FFmpeg plays the last chunk as if it were the first.
+        "wav_of_two": wav(0, 32000, body) + b"LIST\4\0\0\0INFOdata" + struct.pack("<I", 32000) + body,
     }
     for lie in ("", ".wav", ".mp3", ".opus", ".m4a"):
         for name, content in contents.items():
@@ -261,22 +221,20 @@ def test_bad_files(tmp_path, corpus):
             for error in refusals(path):
                 assert error.reason in ("audio_load", "audio_empty"), (name, lie)
                 assert str(path) in str(error)
+                assert name != "wav_of_two" or "more than one data chunk" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("codec", "container", "rate", "name"),
-    [
+def test_containers_that_are_not_supported_are_refused_by_name(tmp_path):
+    for codec, container, rate, name in (
         *(("libmp3lame", "avi", 44100, "AVI (avi)"), ("wmav2", "asf", 44100, "ASF/WMA (asf)")),
         *(("wmav2", "wav", 44100, "WMA (wmav2)"), ("real_144", "rm", 8000, "RealMedia (rm)")),
         *(("libopencore_amrnb", "amr", 8000, "AMR (amr)"), ("ac3", "ac3", 48000, "AC-3 (ac3)")),
         *(("eac3", "eac3", 48000, "E-AC-3 (eac3)"), ("aac", "flv", 44100, "FLV (flv)")),
-    ],
-)
-def test_containers_that_are_not_supported_are_refused_by_name(tmp_path, codec, container, rate, name):
-    path = write_av(tmp_path / "a.mp4", signal(4, rate), rate, codec, container)
-    for error in refusals(path):
-        assert error.reason == "audio_load"
-        assert str(error) == f"{path}: {name} is not supported. Convert it, for example to FLAC or m4a"
+    ):
+        path = write_av(tmp_path / "a.mp4", signal(4, rate), rate, codec, container)
+        for error in refusals(path):
+            assert error.reason == "audio_load"
+            assert str(error) == f"{path}: {name} is not supported. Convert it, for example to FLAC or m4a"
 
 
 @pytest.mark.parametrize(("extension", "name"), [("gsm", "GSM"), ("G722", "G.722")])

@@ -13,16 +13,12 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from millrace.speech.audio.encode import AUDIO_FORMATS, encode
 from millrace.speech.audio.pcm import open_pcm, pcm_info, read_pcm
 from millrace.speech.audio.recording import AudioError, AudioInfo, resampled, to_int16
-
-if TYPE_CHECKING:
-    from millrace.speech.audio.stream import StreamRecording
 
 __all__ = ["AUDIO_FORMATS", "OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "probe"]
 
@@ -31,6 +27,7 @@ OVERHANG_SECONDS = 0.05
 # If a span is longer, the recording's duration is measured first: a mistyped end must not buffer it all.
 _LONG_SPAN_SECONDS = 600.0
 
+Segments = Iterator[np.ndarray | AudioError]
 _Span = tuple[float, float] | AudioError  # in seconds, or why it is none
 
 
@@ -54,9 +51,7 @@ def probe(path: str | os.PathLike) -> AudioInfo:
         raise AudioError("audio_load", path, f"cannot be read ({type(error).__name__}: {error})") from error
 
 
-def cut(
-    path: str | os.PathLike, spans: Sequence[tuple[float, float]], sampling_rate: int
-) -> Iterator[np.ndarray | AudioError]:
+def cut(path: str | os.PathLike, spans: Sequence[tuple[float, float]], sampling_rate: int) -> Segments:
     """Yield each span's samples, int16 mono (n,) at `sampling_rate`, or an AudioError. Spans are in seconds.
 
     A span is the samples [round(start * rate), round(end * rate)) of the source at its own rate; they are
@@ -82,14 +77,12 @@ def cut(
         for span in checked:
             try:
                 start, stop = _limits(path, span, pcm.samplerate, pcm.frames)
-                segment = resampled(read_pcm(pcm, start, stop), pcm.samplerate, sampling_rate)
+                yield resampled(read_pcm(pcm, start, stop), pcm.samplerate, sampling_rate)
             except AudioError as error:
                 yield error
-            else:
-                yield segment
 
 
-def _check(path: str | os.PathLike, span: tuple[float, float]) -> tuple[float, float] | AudioError:
+def _check(path: str | os.PathLike, span: tuple[float, float]) -> _Span:
     try:
         start, end = (float(value) for value in span)
     except (TypeError, ValueError):
@@ -123,9 +116,7 @@ def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tupl
     return start, min(stop, total)
 
 
-def _cut_stream(
-    path: str | os.PathLike, spans: list[_Span], sampling_rate: int
-) -> Iterator[np.ndarray | AudioError]:
+def _cut_stream(path: str | os.PathLike, spans: list[_Span], sampling_rate: int) -> Segments:
     from millrace.speech.audio.stream import StreamRecording
 
     longest = max((span[1] - span[0] for span in spans if not isinstance(span, AudioError)), default=0.0)
@@ -135,7 +126,7 @@ def _cut_stream(
     with StreamRecording(path) as stream:
         blocks = stream.blocks()
         blocks = itertools.chain([next(blocks)], blocks)  # raises if nothing can be decoded
-        rate = stream.sample_rate
+        rate, timeline = stream.sample_rate, stream.timeline
         for span in spans:
             if not isinstance(span, AudioError) and span[1] > 1.01 * duration + 5:
                 span = _outside(path, span, duration)
@@ -150,26 +141,21 @@ def _cut_stream(
                 total += len(block)
                 while window and first + len(window[0]) <= start:
                     first += len(window.popleft())
+
+            # What touches damage is refused (see `timeline`).
+            lost_from, holes = timeline.lost_from, timeline.holes
+            seconds = f"{span[0]:.3f} to {span[1]:.3f} s"
             try:
-                start, stop = _undamaged(stream, span, total)
+                if lost_from is not None and stop > lost_from:
+                    problem = f"is damaged at {lost_from / rate:.3f} s and has no reliable time stamps there"
+                    problem += f": what follows can't be placed: {seconds}"
+                    raise AudioError("audio_load", path, problem)
+                start, stop = _limits(path, span, rate, total)
+                index = bisect.bisect_right(holes, start, key=lambda hole: hole[1])
+                if index < len(holes) and holes[index][0] < stop:  # the first that ends behind `start`
+                    begin, end = (sample / rate for sample in holes[index])
+                    problem = f"is damaged from {begin:.3f} to {end:.3f} s, within the span {seconds}"
+                    raise AudioError("audio_load", path, problem)
+                yield resampled(np.concatenate(window)[start - first : stop - first], rate, sampling_rate)
             except AudioError as error:
                 yield error
-            else:
-                segment = np.concatenate(window)[start - first : stop - first]
-                yield resampled(segment, rate, sampling_rate)
-
-
-def _undamaged(stream: StreamRecording, span: tuple[float, float], total: int) -> tuple[int, int]:
-    """As `_limits`, of a recording decoded up to `total`; AudioError also if the span touches damage."""
-    rate, seconds = stream.sample_rate, f"{span[0]:.3f} to {span[1]:.3f} s"
-    lost_from, holes = stream.timeline.lost_from, stream.timeline.holes
-    if lost_from is not None and round(span[1] * rate) > lost_from:
-        problem = f"is damaged at {lost_from / rate:.3f} s and has no reliable time stamps there"
-        raise AudioError("audio_load", stream.path, f"{problem}: what follows can't be placed: {seconds}")
-    start, stop = _limits(stream.path, span, rate, total)
-    first = bisect.bisect_right(holes, start, key=lambda hole: hole[1])  # the first that ends behind `start`
-    if first < len(holes) and holes[first][0] < stop:
-        begin, end = holes[first]
-        problem = f"is damaged from {begin / rate:.3f} to {end / rate:.3f} s, within the span {seconds}"
-        raise AudioError("audio_load", stream.path, problem)
-    return start, stop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import soundfile
 
 from millrace.common.errors import MillraceError
 
@@ -15,10 +16,8 @@ _RATES = {
     "opus": (8000, 12000, 16000, 24000, 48000),
     "mp3": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),
 }
-# FLAC level 5 on libsndfile's scale 0..1. On speech, levels 6 to 8 take up to 1.8x the time, for less than
-# 0.1 % fewer bytes.
+# Level 5 on libsndfile's scale 0..1. On speech, levels 6 to 8 take up to 1.8x the time for 0.1 % fewer bytes.
 _FLAC_LEVEL = 5 / 8
-_CHUNK = 1 << 16
 
 
 def encode(samples: np.ndarray, sampling_rate: int, audio_format: str) -> bytes:
@@ -34,12 +33,10 @@ def encode(samples: np.ndarray, sampling_rate: int, audio_format: str) -> bytes:
     check_format(sampling_rate, audio_format)
     if audio_format == "opus":
         bit_rate = 32000 if sampling_rate <= 16000 else 64000
-        return _encode_av(samples, sampling_rate, "ogg", "libopus", bit_rate)
+        return encode_av(samples, sampling_rate, "ogg", "libopus", bit_rate)
     if audio_format == "mp3":
         bit_rate = 64000 if sampling_rate <= 24000 else 96000
-        return _encode_av(samples, sampling_rate, "mp3", "libmp3lame", bit_rate)
-    import soundfile
-
+        return encode_av(samples, sampling_rate, "mp3", "libmp3lame", bit_rate)
     target = io.BytesIO()
     level = {"compression_level": _FLAC_LEVEL} if audio_format == "flac" else {}
     soundfile.write(target, samples, sampling_rate, format=audio_format.upper(), subtype="PCM_16", **level)
@@ -60,18 +57,17 @@ def check_format(sampling_rate: int, audio_format: str) -> None:
         raise MillraceError(problem, remedy="Choose 16000, for example")
 
 
-def _encode_av(samples: np.ndarray, rate: int, container: str, codec: str, bit_rate: int) -> bytes:
+def encode_av(samples: np.ndarray, rate: int, muxer: str, codec: str, bit_rate: int, **options: str) -> bytes:
+    """Encode int16 mono `samples` (n,) by FFmpeg's `muxer` and encoder `codec`, which takes the options."""
     import av
 
     target = io.BytesIO()
     # bitexact: no random Ogg serial number, no library versions in the file.
-    with av.open(target, "w", format=container, options={"fflags": "+bitexact"}) as output:
-        stream = output.add_stream(codec, rate=rate, layout="mono", options={"flags": "+bitexact"})
+    with av.open(target, "w", format=muxer, options={"fflags": "+bitexact"}) as output:
+        stream = output.add_stream(codec, rate=rate, layout="mono", options={"flags": "+bitexact", **options})
         stream.bit_rate = bit_rate
-        for start in range(0, len(samples), _CHUNK):
-            chunk = np.ascontiguousarray(samples[start : start + _CHUNK])
-            frame = av.AudioFrame.from_ndarray(chunk[None], format="s16", layout="mono")
-            frame.sample_rate, frame.pts = rate, start
-            output.mux(stream.encode(frame))
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="s16", layout="mono")
+        frame.sample_rate, frame.pts = rate, 0
+        output.mux(stream.encode(frame))
         output.mux(stream.encode(None))
     return target.getvalue()

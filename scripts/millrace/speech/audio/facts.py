@@ -17,8 +17,7 @@ from millrace.speech.audio.timeline import LOSSLESS, MAX_RESETTABLE_GAP, RESETTA
 
 # Samples that encoders put before the sound, at most (AAC: Apple's).
 _DELAYS = {"mp3": 1105, "mp2": 481, "aac": 2112, "aac_latm": 2112, "dts": 512, "ra_144": 160}
-# Of about a second: enough to tell whether two channels cancel each other.
-_TRIAL_BLOCKS = 4
+_TRIAL_BLOCKS = 4  # of about a second: enough to tell whether two channels cancel each other
 
 
 def stream_info(path: str | os.PathLike) -> AudioInfo:
@@ -27,7 +26,8 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
         stated = _stated_duration(stream)
         for _ in itertools.islice(trial, _TRIAL_BLOCKS):
             pass
-    duration = _duration(stream.path, stated)
+    # What is stated holds if the last 10 s of packets agree.
+    duration = stated if stated is not None and _tail_agrees(path, stated) else _count_packets(path)
     warnings = []
     name = os.path.basename(stream.path)
     if stream.codec_name in _DELAYS and not stream.states_delay:
@@ -41,26 +41,10 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
     if stated is not None and abs(stated - duration) > 0.1:
         problem = f"{name} states a duration of {stated:.3f} s; measured {duration:.3f} s"
         warnings.append(f"duration_wrong: {problem}")
-    return AudioInfo(
-        path=stream.path,
-        container=stream.container_format,
-        codec=stream.codec_name,
-        sample_rate=stream.sample_rate,
-        channels=stream.channels,
-        duration_seconds=duration,
-        lossless=stream.codec_name in LOSSLESS or stream.codec_name.startswith("pcm_"),
-        warnings=tuple(warnings),
-    )
-
-
-def _duration(path: str, stated: float | None) -> float:
-    """Seconds of the timeline: those stated if the last 10 s of packets agree, else those of all."""
-    if stated is not None:
-        with StreamRecording(path) as stream:
-            if _tail_agrees(stream, stated):
-                return stated
-    with StreamRecording(path) as stream:
-        return _count_packets(stream)
+    container, codec, rate = stream.container_format, stream.codec_name, stream.sample_rate
+    lossless = codec in LOSSLESS or codec.startswith("pcm_")
+    facts = (stream.path, container, codec, rate, stream.channels, duration, lossless)
+    return AudioInfo(*facts, tuple(warnings))
 
 
 def _stated_duration(stream: StreamRecording) -> float | None:
@@ -68,55 +52,52 @@ def _stated_duration(stream: StreamRecording) -> float | None:
     track, is_ogg = stream.stream, stream.container_format == "ogg"
     if stream.container_format not in STATES_DURATION or (is_ogg and _is_chained(stream.path)):
         return None
+    seconds = (stream.container.duration or 0) / 1e6
     if track.duration is not None and track.time_base is not None:
         seconds = float(track.duration * track.time_base)
-    elif stream.container.duration is not None:
-        seconds = stream.container.duration / 1e6
-    else:
-        return None
     if is_ogg and stream.codec_name == "opus" and len(stream.codec.extradata or b"") >= 12:
         seconds -= struct.unpack("<H", stream.codec.extradata[10:12])[0] / 48000  # pre-skip (RFC 7845, 5.1)
     return seconds if seconds > 0 else None
 
 
-def _tail_agrees(stream: StreamRecording, stated: float) -> bool:
+def _tail_agrees(path: str | os.PathLike, stated: float) -> bool:
     """Whether the last packets end where the stated duration does, without an error."""
-    start = stream.stream.start_time
-    begin = float(start * stream.stream.time_base) if start is not None else 0.0
-    try:
-        if stated > 20:
-            stream.container.seek(int((begin + stated - 10) * 1e6))
-        end = None
-        for packet in stream.packets():
-            if packet.pts is not None:
-                packet_end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
-                if end is not None and packet_end < end - 1.0:
-                    return False  # another recording is joined on
-                end = max(end or 0.0, packet_end)
-    except (av.error.FFmpegError, OSError):
-        return False
-    return not stream.errors and end is not None and abs(end - begin - stated) < 0.1
+    with StreamRecording(path) as stream:
+        begin, end = float((stream.stream.start_time or 0) * (stream.stream.time_base or 0)), None
+        try:
+            if stated > 20:
+                stream.container.seek(int((begin + stated - 10) * 1e6))
+            for packet in stream.packets():
+                if packet.pts is not None:
+                    packet_end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                    if end is not None and packet_end < end - 1.0:
+                        return False  # another recording is joined on
+                    end = max(end or 0.0, packet_end)
+        except (av.error.FFmpegError, OSError):
+            return False
+        return not stream.errors and end is not None and abs(end - begin - stated) < 0.1
 
 
-def _count_packets(stream: StreamRecording) -> float:
+def _count_packets(path: str | os.PathLike) -> float:
     """Seconds of the timeline by the stamps and durations of all packets, undecoded."""
     seconds, due, last = 0.0, None, 0.0
-    tick = float(stream.stream.time_base or 0)  # not the packet's: fractions take longer than reading does
-    for packet in stream.packets():
-        if packet.size == 0:
-            continue
-        seconds -= sum(discarded(packet)) / (stream.codec.sample_rate or 48000)
-        length = packet.duration * tick if packet.duration else last
-        if packet.pts is None:
-            seconds += length
-            due = None if due is None else due + length
-            continue
-        now = packet.pts * tick
-        # A gap counts as silence; stamps that step back, or jump far in a live stream, begin anew.
-        gap = 0.0 if due is None else now - due
-        is_reset = stream.container_format in RESETTABLE and gap > MAX_RESETTABLE_GAP
-        seconds += length if gap < -1.0 or is_reset else gap + length
-        due, last = now + length, length
+    with StreamRecording(path) as stream:
+        tick = float(stream.stream.time_base or 0)  # not the packet's: fractions are slower than reading
+        for packet in stream.packets():
+            if packet.size == 0:
+                continue
+            seconds -= sum(discarded(packet)) / (stream.codec.sample_rate or 48000)
+            length = packet.duration * tick if packet.duration else last
+            if packet.pts is None:
+                seconds += length
+                due = None if due is None else due + length
+                continue
+            now = packet.pts * tick
+            # A gap counts as silence; stamps that step back, or jump far in a live stream, begin anew.
+            gap = 0.0 if due is None else now - due
+            is_reset = stream.container_format in RESETTABLE and gap > MAX_RESETTABLE_GAP
+            seconds += length if gap < -1.0 or is_reset else gap + length
+            due, last = now + length, length
     return max(seconds, 0.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 
@@ -10,8 +11,7 @@ import numpy as np
 
 from millrace.speech.audio.damage import frames
 
-# With fewer, a bit rate is not known to be constant.
-_MIN_PACKETS = 32
+_MIN_PACKETS = 32  # with fewer, a bit rate is not known to be constant
 # FFmpeg's sample formats; those of planar samples end in "p".
 DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
 
@@ -20,21 +20,17 @@ def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
     """The packets; a stamp that does not fit between its neighbours (a flipped bit) is corrected."""
     before: av.Packet | None = None
     middle: av.Packet | None = None
-    for packet in packets:
+    for packet in itertools.chain(packets, [None]):
+        if None not in (before, middle, packet) and None not in (before.pts, middle.pts, packet.pts):
+            # If its neighbours are two usual lengths apart, and it is not midway, its own stamp is wrong.
+            step = (packet.pts - before.pts) / 2
+            length = max(before.duration or 0, middle.duration or 0)
+            is_usual = 0 < 0.75 * length <= step <= 1.25 * length
+            if is_usual and abs(middle.pts - before.pts - step) > 0.6 * step:
+                middle.pts = middle.dts = round(before.pts + step)
         if middle is not None:
-            if before is not None and None not in (before.pts, middle.pts, packet.pts):
-                # If its neighbours are two usual lengths apart, and it is not about midway, only its own
-                # stamp is wrong.
-                step = (packet.pts - before.pts) / 2
-                length = max(before.duration or 0, middle.duration or 0)
-                is_usual = 0 < 0.75 * length <= step <= 1.25 * length
-                if is_usual and abs(middle.pts - before.pts - step) > 0.6 * step:
-                    middle.pts = middle.dts = round(before.pts + step)
-            before = middle
             yield middle
-        middle = packet
-    if middle is not None:
-        yield middle
+        before, middle = middle, packet
 
 
 def is_tag(packet: av.Packet) -> bool:
@@ -73,9 +69,7 @@ class Sizes:
 
 def discarded(packet: av.Packet) -> tuple[int, int]:
     """Samples that the decoder takes off a packet's start and end (encoder delay and padding)."""
-    if not packet.has_sidedata("skip_samples"):
-        return 0, 0
-    raw = bytes(packet.get_sidedata("skip_samples"))
+    raw = bytes(packet.get_sidedata("skip_samples")) if packet.has_sidedata("skip_samples") else b""
     return struct.unpack("<II", raw[:8]) if len(raw) >= 8 else (0, 0)
 
 

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
 
 import numpy as np
 import soundfile
 
 from millrace.speech.audio.recording import AudioError, AudioInfo, cancel, cancel_warning, head_of, mono
 
+# WAV, AIFF, CAF and W64, whatever the codec inside.
+_PCM_CONTAINERS = re.compile(rb"(?s)(RIFF|RIFX|RF64).{4}WAVE|FORM.{4}AIF[FC]|caff|riff.{20}wave")
 # Samples are read as the narrowest type that holds them: libsndfile would cut 24 bits to 16 unrounded.
-_READ_AS = {
-    **dict.fromkeys(("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW"), "int16"),
-    **dict.fromkeys(("PCM_24", "PCM_32"), "int32"),
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-}
+_READ_AS = dict.fromkeys(("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW"), "int16")
+_READ_AS |= {"PCM_24": "int32", "PCM_32": "int32", "FLOAT": "float32", "DOUBLE": "float64"}
 _LARGEST_RIFF = 0xFFFFFFFF
 # What programs that write to a pipe state for a size that they don't know yet.
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 _TRIAL_SECONDS = 4  # enough to tell whether two channels cancel each other
-
-
-def _is_pcm_container(head: bytes) -> bool:
-    """Whether the magic is that of WAV (RIFF, RIFX, RF64), AIFF, W64 or CAF; the codec inside may be any."""
-    magic, kind = head[:4], head[8:12]
-    if magic in (b"RIFF", b"RIFX", b"RF64"):
-        return kind == b"WAVE"
-    if magic == b"FORM":
-        return kind in (b"AIFF", b"AIFC")
-    return magic == b"caff" or (magic == b"riff" and head[24:28] == b"wave")
 
 
 def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]:
@@ -48,37 +36,29 @@ def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]
             at += 8 + size + size % 2
 
 
-def size_warnings(path: str | os.PathLike) -> Iterator[str]:
+def size_warnings(path: str | os.PathLike) -> list[str]:
     """Warn about a WAV that is shorter or longer than its header states: its samples may be shifted."""
     name, length = os.path.basename(path), os.path.getsize(path)
     with open(path, "rb") as handle:
-        if handle.read(4) != b"RIFF":
-            return
-        chunks, end = _chunks(path)
-        body, size = next(((at, size) for kind, at, size in chunks if kind == b"data"), (0, 0))
-        if size in _UNKNOWN_SIZES:  # also if there is no data chunk
-            return
-        missing = body + size - length
-        if missing > 0:
-            yield (
-                f"bytes_missing: {name} is {missing} bytes shorter than it states; "
-                "if they are missing within the audio, what follows is early"
-            )
-        elif end < length:
-            handle.seek(end)
-            if handle.read(1 << 16).strip(b"\0"):  # a file padded with zeros is sound
-                yield (
-                    f"bytes_behind: {length - end} bytes at the end of {name} are no chunk; "
-                    "if as many were added within the audio, what follows is late"
-                )
+        is_riff = handle.read(4) == b"RIFF"
+        chunks, end = _chunks(path) if is_riff else ([], 0)
+        handle.seek(end)
+        behind = handle.read(1 << 16).strip(b"\0")  # a file padded with zeros is sound
+    body, size = next(((at, size) for kind, at, size in chunks if kind == b"data"), (0, 0))
+    if size in _UNKNOWN_SIZES:  # also if there is no data chunk
+        return []
+    if body + size > length:
+        problem = f"bytes_missing: {name} is {body + size - length} bytes shorter than it states"
+        return [f"{problem}; if they are missing within the audio, what follows is early"]
+    if end < length and behind:
+        problem = f"bytes_behind: {length - end} bytes at the end of {name} are no chunk"
+        return [f"{problem}; if as many were added within the audio, what follows is late"]
+    return []
 
 
 def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
-    """A PCM file, open for reading, or None if it is for the stream reader.
-
-    The latter are other containers, and those with a codec inside, or a size that is unknown or too large.
-    """
-    if not _is_pcm_container(head_of(path)):
+    """A PCM file, open for reading; None if the stream reader takes it: no PCM, or none of a sure length."""
+    if not _PCM_CONTAINERS.match(head_of(path)):
         return None
     try:
         handle = soundfile.SoundFile(os.fspath(path))
@@ -98,22 +78,14 @@ def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
 def pcm_info(handle: soundfile.SoundFile) -> AudioInfo:
     """Facts of an open PCM file; of its samples, only the first seconds are read."""
     container = "wav" if handle.format == "WAVEX" else handle.format.lower()
-    warnings = list(size_warnings(handle.name)) if container == "wav" else []
+    warnings = size_warnings(handle.name) if container == "wav" else []
     if handle.channels == 2:
         handle.seek(0)
         trial = handle.read(_TRIAL_SECONDS * handle.samplerate, dtype="float32", always_2d=True)
         if cancel(list(trial.T)):
             warnings.append(cancel_warning(handle.name))
-    return AudioInfo(
-        path=handle.name,
-        container=container,
-        codec=handle.subtype.lower(),
-        sample_rate=handle.samplerate,
-        channels=handle.channels,
-        duration_seconds=handle.frames / handle.samplerate,
-        lossless=True,
-        warnings=tuple(warnings),
-    )
+    codec, rate, seconds = handle.subtype.lower(), handle.samplerate, handle.frames / handle.samplerate
+    return AudioInfo(handle.name, container, codec, rate, handle.channels, seconds, True, tuple(warnings))
 
 
 def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
@@ -125,4 +97,5 @@ def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
         raise AudioError("audio_load", handle.name, f"cannot be read at sample {start} ({error})") from None
     if len(block) != stop - start:
         raise AudioError("out_of_range", handle.name, f"ends at sample {start + len(block)}, before {stop}")
-    return mono(list(block.T))
+    channels = list(block.T)
+    return mono(channels, cancel(channels))

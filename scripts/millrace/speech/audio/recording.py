@@ -7,6 +7,7 @@ import stat
 from dataclasses import dataclass
 
 import numpy as np
+import soxr
 
 # Why there is no audio -> what to do about it.
 REMEDIES = {
@@ -18,8 +19,7 @@ REMEDIES = {
 }
 FULL_SCALE = 32768.0
 MAX_AMPLITUDE = 1e9  # on the int16 scale: anything louder is damage, not sound
-# Of every seventh sample; fewer show nothing about how two channels relate.
-_MIN_CHANNEL_SAMPLES = 100
+_MIN_CHANNEL_SAMPLES = 100  # of every seventh; fewer show nothing about how two channels relate
 
 
 class AudioError(Exception):
@@ -54,8 +54,8 @@ class AudioInfo:
     warnings: tuple[str, ...] = ()
 
 
-def head_of(path: str | os.PathLike, length: int = 64) -> bytes:
-    """The first bytes of a recording; AudioError if there is no regular, readable, filled file."""
+def head_of(path: str | os.PathLike) -> bytes:
+    """The first 64 bytes of a recording; AudioError if there is no regular, readable, filled file."""
     try:
         facts = os.stat(path)
         if not stat.S_ISREG(facts.st_mode):
@@ -64,7 +64,7 @@ def head_of(path: str | os.PathLike, length: int = 64) -> bytes:
         if facts.st_size == 0:
             raise AudioError("audio_empty", path, "the file is empty (0 bytes)")
         with open(path, "rb") as handle:
-            return handle.read(length)
+            return handle.read(64)
     except (FileNotFoundError, NotADirectoryError):
         raise AudioError("audio_missing", path, "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
@@ -72,25 +72,23 @@ def head_of(path: str | os.PathLike, length: int = 64) -> bytes:
         raise AudioError("audio_load", path, problem) from None
 
 
-def mono(channels: list[np.ndarray], channels_cancel: bool | None = None) -> np.ndarray:
-    """Mean of the channels on the int16 scale; of two that cancel each other, the first alone.
+def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
+    """Mean of the channels on the int16 scale; if they cancel each other (see `cancel`), the first alone.
 
     `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64 (full
-    scale 1.0). `channels_cancel`: the result of `cancel`, if known. A single int16 channel is returned as it
-    is; all else as float32, or as float64 if float32 could not hold it.
+    scale 1.0). An int16 channel is returned as it is, all else as float32, or float64 if that is too small.
     """
+    channels = channels[:1] if channels_cancel else channels
     kind = channels[0].dtype
     if kind == np.uint8:
         channels = [(channel.astype(np.int16) - 128) << 8 for channel in channels]
     if len(channels) == 1 and channels[0].dtype == np.int16:
         return channels[0]
-    if cancel(channels) if channels_cancel is None else channels_cancel:
-        return mono(channels[:1])
     if kind.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
             total = sum(channels[1:], channels[0])
             result = total * total.dtype.type(FULL_SCALE / len(channels))
-        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300. Resampling would spread it.
+        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: resampling would spread it.
         if not max(result.max(), -result.min()) < MAX_AMPLITUDE:
             result = np.clip(np.nan_to_num(result, copy=False, nan=0.0), -FULL_SCALE, FULL_SCALE)
         return result
@@ -136,8 +134,6 @@ def resampled(samples: np.ndarray, source_rate: int, target_rate: int) -> np.nda
     """One segment (n,) on the int16 scale as int16 at another rate: soxr HQ, rounded once."""
     if source_rate == target_rate or not len(samples):
         return to_int16(samples)
-    import soxr
-
     # In float: soxr dithers its own int16 output with a seed taken from the clock.
     samples = samples.astype(np.float32, copy=False)
     return to_int16(soxr.resample(samples, source_rate, target_rate, quality="HQ"))

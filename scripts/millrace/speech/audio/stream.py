@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import av
 import numpy as np
+import soxr
 
 from millrace.speech.audio.damage import frames, matroska, mpegts, ogg
 from millrace.speech.audio.damage.breaks import Break
@@ -20,26 +21,23 @@ from millrace.speech.audio.packets import DTYPES, FrameRun, Sizes, discarded, is
 from millrace.speech.audio.recording import AudioError, cancel, head_of, mono
 from millrace.speech.audio.timeline import RESETTABLE, Timeline
 
-# Each of their frames has a checksum.
-_CHECKED = {"flac", "tta", "wavpack"}
+_CHECKED = {"flac", "tta", "wavpack"}  # each of their frames has a checksum
 # Their stated duration can be compared with their last packets; in all others all packets are counted.
 STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "flac"}
 STATES_DURATION |= {"wav", "w64", "aiff", "caf", "wv"}
-# Containers a recording may come in. Without this list FFmpeg finds game sounds in random bytes, and follows
-# playlists.
+# Containers a recording may come in. Without a list FFmpeg sees game sounds in noise, and follows playlists.
 _CONTAINERS = (
     "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg "
     "mpegts mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
 )
-# Containers and codecs whose samples FFmpeg shifts without an error if they are damaged, or come from some
-# encoders. They are recognised only to be refused by name.
+# Refused by name: if these are damaged, or of some encoders, FFmpeg shifts their samples without an error.
 _REFUSED = {"avi": "AVI", "asf": "ASF/WMA", "rm": "RealMedia", "amr": "AMR", "ac3": "AC-3", "eac3": "E-AC-3"}
 _REFUSED |= {"flv": "FLV", "live_flv": "FLV"}
 _REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA"}
 # Formats without any header: nothing but the name tells what they are.
 _REFUSED_EXTENSIONS = {".g722": "G.722", ".gsm": "GSM"}
+_WALKERS = {"matroska,webm": matroska, "ogg": ogg, "mpegts": mpegts}
 _CONVERT = "Convert it, for example to FLAC or m4a"
-_BLOCK_SECONDS = 1.0
 _TRIAL_PACKETS = 64
 _MAX_DEMUX_ERRORS = 1000
 
@@ -66,7 +64,10 @@ class StreamRecording:
             if self.codec_name in _CHECKED:
                 # Else FFmpeg decodes frames whose checksum says that they are damaged.
                 self.codec.options = {"err_detect": "crccheck+explode"}
-            self.breaks = self._find_breaks()
+            self.breaks: list[Break] = []  # that have not been passed
+            if walker := _WALKERS.get(self.container_format):
+                with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+                    self.breaks = walker.find_breaks(raw, self.stream.id)
         except BaseException:
             self.container.close()
             raise
@@ -127,13 +128,6 @@ class StreamRecording:
             if other.index != stream.index:
                 other.discard = av.stream.Discard.all
         return stream
-
-    def _find_breaks(self) -> list[Break]:
-        containers = {"matroska,webm": matroska, "ogg": ogg, "mpegts": mpegts}
-        if self.container_format not in containers:
-            return []
-        with open(self.path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-            return containers[self.container_format].find_breaks(raw, self.stream.id)
 
     def packets(self) -> Iterator[av.Packet]:
         """All packets of the stream that can be placed, and at the end the one that flushes the decoder."""
@@ -226,14 +220,13 @@ class StreamRecording:
                 for start in range(0, silence, 10 * self.sample_rate):  # 10 s at a time
                     yield np.zeros(min(10 * self.sample_rate, silence - start), np.int16)
             run.add(frame)
-            if run.samples >= run.rate * _BLOCK_SECONDS:
+            if run.samples >= run.rate:
                 yield from self._flush(run)
         # Fewer frames than errors, and all of them in one block: not a stretch of sound, but chance.
         is_chance = self.timeline.frames < self.errors and run and self.timeline.samples == run.samples
         if run is None or is_chance:
-            raise AudioError(
-                "audio_load", self.path, f"nothing in its {self.codec_name} stream can be decoded"
-            )
+            problem = f"nothing in its {self.codec_name} stream can be decoded"
+            raise AudioError("audio_load", self.path, problem)
         yield from self._flush(run)
 
     def _flush(self, run: FrameRun) -> Iterator[np.ndarray]:
@@ -242,10 +235,8 @@ class StreamRecording:
             return
         channels = run.take()
         channels_cancel = cancel(channels)
-        self.channels_cancel = self.channels_cancel or channels_cancel
+        self.channels_cancel |= channels_cancel
         block = mono(channels, channels_cancel)
         if run.rate != self.sample_rate:  # it can change (chained Ogg, late SBR)
-            import soxr
-
             block = soxr.resample(block.astype(np.float32), run.rate, self.sample_rate, quality="HQ")
         yield block

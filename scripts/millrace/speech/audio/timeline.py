@@ -19,8 +19,7 @@ import av
 
 # A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is damage.
 MAX_PAUSE_SECONDS = 0.5
-# Containers whose stamps can be reset anywhere: FFmpeg too takes a jump above 10 s for a reset, not for
-# missing audio.
+# Stamps of these can be reset anywhere: FFmpeg too takes jumps above 10 s for resets, not for missing audio.
 RESETTABLE = {"mpegts", "mpeg"}
 MAX_RESETTABLE_GAP = 10.0
 _MAX_UNSTATED_GAP = 60.0
@@ -55,11 +54,10 @@ class Timeline:
         self._believed = None if self._resettable or stated_seconds is None else stated_seconds + 1.0
         self._tick = 0.0  # seconds of a stamp's unit
         self._rate = 0  # of the newest frame
-        self._length = 0.0  # seconds of the newest frame that was placed
+        self._length, self._errors = 0.0, 0  # of the newest frame that was placed: seconds, errors before it
         self._due = 0.0  # stamp that the next frame should have
         self._pause = 0.0  # the newest gap
         self._jitter = 0.0  # by how many seconds stamps of sound packets may be early or late
-        self._errors = 0  # before the newest frame that was placed
         self._damaged = False  # a break of the file's structure lies behind us
         self._resync = False  # and no frame has been placed since
 

@@ -17,19 +17,21 @@ from millrace.common.errors import MillraceError
 _REMEDY = "--source synthesis needs no packages"
 ATTEMPTS = 2
 TIMEOUT_SECONDS = 240
+OPTIONS = [f"Acquire::{option}" for option in ("Retries=2", "http::Timeout=20", "https::Timeout=20")]
+# Root would drop to another user, who may not write into the private folder.
+OPTIONS += ["Acquire::Languages=none", "APT::Sandbox::User="]
 # Hooks of the machine's configuration (desktop notices, caches) have no business in a private run.
-PRIVATE_CONF = "".join(
-    f"#clear APT::Update::{hook};\n" for hook in ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")
-)
+HOOKS = ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")
+PRIVATE_CONF = "".join(f"#clear APT::Update::{hook};\n" for hook in HOOKS)
 
 
-def fetch(packages: Sequence[str], folder: str | os.PathLike) -> dict[str, Path]:
+def fetch(packages: Sequence[str], folder: Path) -> dict[str, Path]:
     """Return the folder with the unpacked files of each package; download only what `folder` lacks.
 
     Uses the machine's own package sources, with lists and cache in a private folder that is removed
     afterwards. Raises MillraceError if apt-get or dpkg is missing, or the download fails.
     """
-    folder = Path(folder).resolve()
+    folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if missing := [name for name in packages if _archive(folder, name) is None]:
         for tool in ("apt-get", "dpkg"):
@@ -39,12 +41,9 @@ def fetch(packages: Sequence[str], folder: str | os.PathLike) -> dict[str, Path]
     return {name: _unpacked(folder, name) for name in packages}
 
 
-def version(folder: str | os.PathLike, package: str) -> str:
-    """The version of a fetched package, from the name of its archive."""
-    archive = _archive(Path(folder), package)
-    if archive is None:
-        raise MillraceError("the package has not been fetched", where=package)
-    return unquote(archive.name.split("_")[1])
+def version(unpacked: Path) -> str:
+    """The version of a package, from the name of the folder of its files: <package>_<version>_all."""
+    return unquote(unpacked.name.split("_")[1])
 
 
 def _archive(folder: Path, package: str) -> Path | None:
@@ -58,15 +57,12 @@ def _download(packages: Sequence[str], folder: Path) -> None:
             (root / name).mkdir(parents=True)
         (root / "apt.conf").write_text(PRIVATE_CONF, encoding="utf-8")
         apt = ["apt-get", "-q", "-y", "-c", str(root / "apt.conf")]
-        apt += ["-o", f"Dir::State::Lists={root}/lists", "-o", f"Dir::Cache={root}/cache"]
-        # Root would drop to another user, who may not write here.
-        apt += ["-o", "APT::Sandbox::User="]
-        for option in ("Retries=2", "http::Timeout=20", "https::Timeout=20", "Languages=none"):
-            apt += ["-o", f"Acquire::{option}"]
+        for option in (f"Dir::State::Lists={root}/lists", f"Dir::Cache={root}/cache", *OPTIONS):
+            apt += ["-o", option]
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                _run([*apt, "update"], root / "new")
-                _run([*apt, "download", *packages], root / "new")
+                _run("apt-get update", [*apt, "update"], root / "new")
+                _run("apt-get download", [*apt, "download", *packages], root / "new")
                 break
             except MillraceError as error:
                 if attempt == ATTEMPTS:
@@ -87,7 +83,7 @@ def _unpacked(folder: Path, package: str) -> Path:
             raise MillraceError("dpkg is not on this machine", remedy=_REMEDY)
         with tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder) as private:
             try:
-                _run(["dpkg", "-x", str(archive), f"{private}/files"], folder)
+                _run("dpkg -x", ["dpkg", "-x", str(archive), f"{private}/files"], folder)
             except MillraceError:
                 # A damaged archive would fail for ever: the next run downloads it again.
                 archive.unlink()
@@ -96,14 +92,12 @@ def _unpacked(folder: Path, package: str) -> Path:
     return target
 
 
-def _run(command: Sequence[str], cwd: Path) -> None:
+def _run(label: str, command: Sequence[str], cwd: Path) -> None:
     # HOME: dpkg and apt look for a configuration there, which another user's home may refuse to show.
     environment = {**os.environ, "LC_ALL": "C", "HOME": str(cwd), "DEBIAN_FRONTEND": "noninteractive"}
-    verb = next((word for word in ("update", "download") if word in command), command[1])
-    label = f"{command[0]} {verb}"
-    run_options = {"cwd": cwd, "env": environment, "capture_output": True, "stdin": subprocess.DEVNULL}
+    streams = {"capture_output": True, "stdin": subprocess.DEVNULL}
     try:
-        result = subprocess.run(command, timeout=TIMEOUT_SECONDS, **run_options)
+        result = subprocess.run(command, timeout=TIMEOUT_SECONDS, cwd=cwd, env=environment, **streams)
     except subprocess.TimeoutExpired:
         raise MillraceError(f"no answer within {TIMEOUT_SECONDS} s", where=label, remedy=_REMEDY) from None
     except OSError as error:

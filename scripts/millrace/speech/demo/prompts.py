@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import random
 import re
 import unicodedata
@@ -13,10 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import av
 import numpy as np
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.speech.audio.recording import resampled
+from millrace.speech.demo.synthesis import Synthesiser
 
 SAMPLING_RATE = 16_000
 LANGUAGES = {"en": "united_kingdom", "es": "spain", "fr": "france", "it": "italy", "ru": "russia"}
@@ -30,7 +32,6 @@ MIN_PEAK = 300  # of 32768; below it a file holds silence
 class Prompt:
     """A spoken prompt: `samples` are int16 mono at 16 kHz."""
 
-    name: str
     text: str
     samples: np.ndarray
 
@@ -64,16 +65,16 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
         if len(samples) < MIN_SAMPLES or np.abs(samples.astype(np.int32)).max() < MIN_PEAK:
             skipped["silent"] += 1
         else:
-            yield Prompt(name, text, samples)
+            yield Prompt(text, samples)
 
 
-def read_texts(path: str | os.PathLike, skipped: Counter) -> dict[str, str]:
+def read_texts(path: Path, skipped: Counter) -> dict[str, str]:
     """Read a list of `name: text` lines (gzip, with or without a BOM, `;` begins a comment).
 
     A name with two different texts is dropped: nobody knows which of them is spoken.
     """
     texts, ambiguous = {}, set()
-    for line in gzip.decompress(Path(path).read_bytes()).decode("utf-8-sig", "replace").splitlines():
+    for line in gzip.decompress(path.read_bytes()).decode("utf-8-sig", "replace").splitlines():
         name, colon, text = line.partition(":")
         if not line.strip() or line.lstrip().startswith(";") or not colon:
             continue
@@ -104,10 +105,8 @@ def clean(name: str, text: str) -> tuple[str, str]:
     return (text, "") if any(character.isalnum() for character in text) else ("", "no_text")
 
 
-def decode(path: str | os.PathLike) -> np.ndarray:
+def decode(path: Path) -> np.ndarray:
     """Decode a raw G.722 file to int16 mono samples at 16 kHz; an unreadable one raises MillraceError."""
-    import av
-
     try:
         with av.open(str(path), format="g722") as container:
             frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
@@ -117,12 +116,12 @@ def decode(path: str | os.PathLike) -> np.ndarray:
     return np.concatenate(frames) if frames else np.zeros(0, np.int16)
 
 
-def sentences(language: str, seed: int, count: int = SENTENCES) -> list[str]:
-    """`count` different sentences made of the phrases of a language; one in eight is short ("who does")."""
+def sentences(language: str, seed: int) -> list[str]:
+    """SENTENCES different sentences made of the phrases of a language; one in eight is short ("who does")."""
     phrases = jsonl.read(PHRASES)[language]
     rng = random.Random(f"{seed}:{language}:sentences")
     texts: dict[str, str] = {}
-    while len(texts) < count:
+    while len(texts) < SENTENCES:
         when, who, does, where = (rng.choice(phrases[part]) for part in ("when", "who", "does", "where"))
         text = f"{when}, {who} {does} {where}."
         if len(texts) % 8 == 7:
@@ -131,20 +130,13 @@ def sentences(language: str, seed: int, count: int = SENTENCES) -> list[str]:
     return list(texts.values())
 
 
-def synthesised(language: str, seed: int, count: int = SENTENCES) -> Iterator[Prompt]:
-    """Yield `count` sentences spoken by espeak-ng, at 16 kHz. Reproducible in a fresh process only."""
-    import soxr
-
-    from millrace.speech.demo.synthesis import Synthesiser
-
+def synthesised(language: str, seed: int) -> Iterator[Prompt]:
+    """Yield SENTENCES sentences spoken by espeak-ng, at 16 kHz. Reproducible in a fresh process only."""
     rng = random.Random(f"{seed}:{language}:voice")
     voice = Synthesiser(language)
-    for number, text in enumerate(sentences(language, seed, count)):
+    for text in sentences(language, seed):
         spoken = voice.speak(text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70))
-        # In floats: soxr dithers int16 with a seed taken from the clock.
-        resampled = soxr.resample(spoken.astype(np.float32), voice.sample_rate, SAMPLING_RATE)
-        samples = np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)
-        yield Prompt(f"sentence/{number:04d}", text, samples)
+        yield Prompt(text, resampled(spoken, voice.sample_rate, SAMPLING_RATE))
 
 
 def normal(text: str) -> str:

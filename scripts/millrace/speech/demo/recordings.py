@@ -16,6 +16,10 @@ MIN_MINUTES, MAX_MINUTES = 3.0, 15.0
 BASE_MINUTES, MEAN_MINUTES = 3.1, 3.4  # of the short recordings; of all together
 
 
+# Prompts, and the samples of silence behind each; the last one separates from the next utterance.
+_Utterance = tuple[list[Prompt], list[int]]
+
+
 @dataclass(frozen=True)
 class Segment:
     """An utterance in a recording: samples `start` to `end` (exclusive) at 16 kHz."""
@@ -23,7 +27,6 @@ class Segment:
     start: int
     end: int
     text: str
-    prompts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -33,35 +36,19 @@ class Recording:
     samples: np.ndarray
     segments: tuple[Segment, ...]
 
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return len(self.samples) / SAMPLING_RATE
-
-
-@dataclass(frozen=True)
-class _Utterance:
-    prompts: tuple[Prompt, ...]
-    # Samples of silence behind each prompt; the last one separates from the next utterance.
-    pauses: tuple[int, ...]
-
-    @property
-    def samples(self) -> int:
-        return sum(len(prompt.samples) for prompt in self.prompts) + sum(self.pauses)
-
 
 def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recording]:
     """Put each prompt into one utterance of one recording.
 
     Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so that limits
-    on the duration have something to reject. Recordings last 3 to 15 minutes if there is enough speech for
-    one.
+    on the duration have something to reject. Recordings last 3 to 15 minutes if there is enough speech.
     """
     if not prompts:
         raise MillraceError("there is no prompt to make recordings of", where=country)
     rng = random.Random(f"{seed}:{country}:recordings")
     utterances = list(_utterances(prompts, rng))
-    minutes = np.cumsum([0, *(utterance.samples for utterance in utterances)]) / SAMPLING_RATE / 60
+    lengths = [sum(pauses) + sum(len(prompt.samples) for prompt in taken) for taken, pauses in utterances]
+    minutes = np.cumsum([0, *lengths]) / SAMPLING_RATE / 60
     for count in range(max(1, int(minutes[-1] / MEAN_MINUTES)), 0, -1):
         cuts = _cuts(minutes, count, rng)
         lengths = np.diff(minutes[cuts])
@@ -95,7 +82,7 @@ def _utterances(prompts: Sequence[Prompt], rng: random.Random) -> Iterator[_Utte
             pauses.append(pause)
             seconds = longer
         pauses.append(rng.randint(SAMPLING_RATE // 2, SAMPLING_RATE * 3 // 2))
-        yield _Utterance(tuple(taken), tuple(pauses))
+        yield taken, pauses
 
 
 def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
@@ -104,22 +91,20 @@ def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
     weights[rng.randrange(count)] += 0.6 * count
     spare = max(0.0, minutes[-1] - count * BASE_MINUTES)
     lengths = [min(MAX_MINUTES - 1, BASE_MINUTES + spare * weight / sum(weights)) for weight in weights]
-    ends = np.cumsum(lengths)
-    inner = [int(np.abs(minutes - end).argmin()) for end in ends[:-1]]
+    inner = [int(np.abs(minutes - end).argmin()) for end in np.cumsum(lengths)[:-1]]
     return [0, *inner, len(minutes) - 1]
 
 
 def _recording(utterances: Sequence[_Utterance], rng: random.Random) -> Recording:
     lead = rng.randint(SAMPLING_RATE // 2, SAMPLING_RATE * 3 // 2)
     pieces, segments, position = [np.zeros(lead, np.int16)], [], lead
-    for utterance in utterances:
+    for prompts, pauses in utterances:
         start = position
-        for prompt, pause in zip(utterance.prompts, utterance.pauses, strict=True):
+        for prompt, pause in zip(prompts, pauses, strict=True):
             pieces += [prompt.samples, np.zeros(pause, np.int16)]
             position += len(prompt.samples) + pause
-        text = " ".join(prompt.text for prompt in utterance.prompts)
-        names = tuple(prompt.name for prompt in utterance.prompts)
-        segments.append(Segment(start, position - utterance.pauses[-1], text, names))
+        text = " ".join(prompt.text for prompt in prompts)
+        segments.append(Segment(start, position - pauses[-1], text))
     return Recording(np.concatenate(pieces), tuple(segments))
 
 

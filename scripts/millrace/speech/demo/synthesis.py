@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from importlib.metadata import version
 
 import numpy as np
 
@@ -52,8 +51,3 @@ class Synthesiser:
         if failed or not self._chunks:
             raise MillraceError(f"espeak-ng could not say {text!r} (code {failed})")
         return np.concatenate(self._chunks)
-
-
-def versions() -> dict[str, str]:
-    """The package that carries the synthesiser, pinned."""
-    return {"espeakng-loader": version("espeakng-loader")}

@@ -46,12 +46,11 @@ def first_break(path: str, container_format: str) -> float:
 
 def bytes_before(path: str, container_format: str) -> int:
     """Bytes before the first frame that are no tag either: FFmpeg takes some of them for frames."""
-    header = _HEADERS.get(container_format)
-    if header is None:
+    if container_format not in _HEADERS:
         return 0
     with open(path, "rb") as handle:
         raw = handle.read(_SEARCHED)
-    return 0 if _id3_bytes(raw[:10]) else max(0, _find_frame(raw, header))
+    return 0 if _id3_bytes(raw) else max(0, _find_frame(raw, _HEADERS[container_format]))
 
 
 def frame_bytes(head: bytes, container_format: str) -> int | None:
@@ -76,7 +75,7 @@ def _mpeg(head: bytes) -> tuple[int, float] | None:
     is_reserved = version == 1 or word >> 10 & 3 == 3 or word >> 12 & 15 in (0, 15) or layer not in (2, 3)
     if word >> 21 != 0x7FF or is_reserved:
         return None
-    kilobits = _MPEG_KILOBITS.get((version == 3, layer), (0,) * 15)
+    kilobits = _MPEG_KILOBITS[version == 3, layer]
     rate = (44100, 48000, 32000)[word >> 10 & 3] >> {3: 0, 2: 1, 0: 2}[version]
     samples = 576 if layer == 3 and version != 3 else 1152
     return samples * kilobits[word >> 12 & 15] * 125 // rate + (word >> 9 & 1), samples / rate
@@ -86,9 +85,8 @@ _HEADERS = {"aac": _adts, "mp3": _mpeg}  # by FFmpeg's name of the container for
 
 
 def _id3_bytes(head: bytes) -> int:
-    if head[:3] != b"ID3" or len(head) < 10:
-        return 0
-    return 10 + (head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9])
+    is_tag = head[:3] == b"ID3" and len(head) >= 10
+    return 10 + (head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9]) if is_tag else 0
 
 
 def _find_frame(raw: bytes, header: Callable[[bytes], tuple[int, float] | None]) -> int:

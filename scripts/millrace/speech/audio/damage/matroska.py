@@ -10,9 +10,8 @@ _SEGMENT, _CLUSTER = b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"
 # SeekHead, Info, Tracks, Cues, Attachments, Chapters, Tags, and the EBML head of a file that is joined on
 _OTHERS = "114d9b74 1549a966 1654ae6b 1c53bb6b 1941a469 1043a770 1254c367 1a45dfa3"
 _TOP = {_SEGMENT, _CLUSTER, *(bytes.fromhex(name) for name in _OTHERS.split())}
-_TIMESTAMP = 0xE7
+_TIMESTAMP, _SILENT_TRACKS = 0xE7, b"\x58\x54"
 _FILLERS = (0xEC, 0xBF)  # Void, CRC-32
-_SILENT_TRACKS = b"\x58\x54"
 # Timestamp, SimpleBlock, BlockGroup, Position, PrevSize, EncryptedBlock
 _IN_CLUSTER = {_TIMESTAMP, 0xA3, 0xA0, 0xA7, 0xAB, 0xAF, *_FILLERS}
 

@@ -50,11 +50,10 @@ def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[Break]:
             length = int.from_bytes(raw[place + body + 4 : place + min(body + 6, 188)], "big")
             due = length + 6 if length else 2 * _UNBOUNDED
             pes = place
-            if pending is not None:
-                clean += 1
-                if clean > 1:
-                    breaks.append(Break(pending, place))
-                    pending, clean = None, 0
+            clean += pending is not None
+            if clean > 1:
+                breaks.append(Break(pending, place))
+                pending, clean = None, 0
         due -= max(0, 188 - body)
         if _UNBOUNDED < due < 0:  # it holds more than it states
             pending, clean = pes if pending is None else pending, 0

@@ -40,13 +40,11 @@ def find_breaks(raw: mmap.mmap, _stream_id: int = 0) -> list[Break]:
             breaks.append(Break(at, after, False))
         numbers[serial] = number
         headers = headers - {serial} if granule else headers | {serial}
-        if raw[after : after + 4] == b"OggS" or after >= len(raw) or _is_intact(raw[at:after]):
-            at = after
-        else:
+        if raw[after : after + 4] != b"OggS" and after < len(raw) and not _is_intact(raw[at:after]):
             # This page includes the header of the next one, or its own header is damaged.
             after = _next_page(raw, at + 4)
             breaks.append(Break(at, after))
-            at = after
+        at = after
     return breaks
 
 
@@ -57,8 +55,7 @@ def _next_page(raw: mmap.mmap, at: int) -> int:
 
 def _is_intact(page: bytes) -> bool:
     """Whether the checksum of a page is right."""
-    # zlib's CRC-32 has the same polynomial, but takes the bits of each byte the other way round, and inverts
-    # its register before and after.
+    # zlib's CRC-32 has the same polynomial, but reverses the bits of each byte, and inverts its register.
     content = page[:22] + bytes(4) + page[26:]
     reversed_crc = zlib.crc32(content.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{reversed_crc:032b}"[::-1], 2) == int.from_bytes(page[22:26], "little")
