@@ -1,10 +1,9 @@
-"""Bench of the bucket build against the seed's pandas way: seconds, ratio, peak RSS; every run a process of
-its own.
+"""Bench of the bucket build against the original script's pandas way: seconds, ratio, peak RSS.
 
     python -m tests.bench.bench_buckets --rows 5000000 20000000 --work-dir /tmp/bench_buckets
 
-Synthetic rows: the seed's shares of durations, transcripts of about 60 characters, members spread over 5,559
-tars. Ours also joins every row with a tar index, which the pandas way does not do.
+Every run is a process of its own. Rows are made up: a real corpus's shares of durations, transcripts of about
+60 characters, 5,559 tars. Ours also joins every row with a tar index, which the pandas way does not do.
 """
 
 from __future__ import annotations
@@ -27,45 +26,18 @@ import pyarrow.parquet as pq
 
 from millrace.asr.tars.index import write_index as write_tar_index
 from millrace.asr.tars.scan import TarScan
+from millrace.common import cli
 
 EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 SHARES = (12.6, 24.8, 13.7, 35.3, 13.1, 0.5, 0.01)
 TARS = 5559
 CHUNK = 1 << 20
-WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "it",
-    "was",
-    "for",
-    "on",
-    "are",
-    "as",
-    "with",
-    "his",
-    "they",
-    "at",
-    "be",
-    "this",
-    "from",
-    "have",
-    "or",
-    "by",
-    "one",
-    "had",
-    "not",
-    "but",
-    "what",
-]
+WORDS = "the of and to in is that it was for on are as with".split()
+WORDS += "his they at be this from have or by one had not but what".split()
 
 
 def seed_durations(rows: int, seed: int = 0) -> np.ndarray:
-    """float32 seconds with the seed's share per bucket, uniform inside a bucket (the first starts at 1 s)."""
+    """float32 seconds with SHARES per bucket, uniform inside a bucket (the first starts at 1 s)."""
     rng = np.random.default_rng(seed)
     shares = np.array(SHARES) / sum(SHARES)
     bucket = rng.choice(len(shares), rows, p=shares)
@@ -104,7 +76,7 @@ def _schema() -> pa.Schema:
 
 
 def pandas_way(source: Path, target: Path) -> None:
-    """The seed's script as it stands, with its paths as arguments."""
+    """The original script as it stands, with its paths as arguments."""
     import pandas as pd
 
     target.mkdir(parents=True, exist_ok=True)
@@ -128,9 +100,8 @@ def write_index(rows: int, folder: Path, tars: pa.Array) -> None:
     def scans() -> Iterator[TarScan]:
         for tar, path in enumerate(tars.to_pylist()):
             ids = range(tar, rows, len(tars))
-            scan = TarScan(
-                path, size=1 << 31, mtime_ns=1, names=[f"clips/utt_{i:09d}.flac".encode() for i in ids]
-            )
+            names = [f"clips/utt_{i:09d}.flac".encode() for i in ids]
+            scan = TarScan(path, size=1 << 31, mtime_ns=1, names=names)
             scan.offsets = np.arange(len(ids), dtype=np.int64) * 140_288 + 512
             scan.sizes = np.full(len(ids), 139_264, np.int64)
             scan.kinds, scan.recovered = np.zeros(len(ids), np.uint8), np.zeros(len(ids), bool)
@@ -152,9 +123,7 @@ def ours(folder: Path, target: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--rows", type=int, nargs="+", default=[5_000_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work-dir", type=Path, default=Path("/tmp/bench_buckets"))
@@ -195,17 +164,8 @@ def _one_side(side: str, rows: int, work_dir: Path) -> None:
 
 def _run(side: str, rows: int, work_dir: Path) -> dict:
     shutil.rmtree(work_dir / str(rows) / side, ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.bench.bench_buckets",
-        "--side",
-        side,
-        "--rows",
-        str(rows),
-        "--work-dir",
-        str(work_dir),
-    ]
+    command = [sys.executable, "-m", "tests.bench.bench_buckets", f"--side={side}", f"--rows={rows}"]
+    command += [f"--work-dir={work_dir}"]
     out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     return json.loads(out.stdout.splitlines()[-1])
 

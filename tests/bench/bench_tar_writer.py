@@ -6,7 +6,6 @@ Both sides write the same samples in the same process, in turns; the median of t
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import webdataset
 
+from millrace.common import cli
 from millrace.speech.shards.tar_writer import TarWriter
 
 Sample = tuple[str, bytes, bytes]
@@ -30,13 +30,8 @@ def samples(low: int, high: int, count: int) -> list[Sample]:
     made = []
     for number in range(count):
         size, start = rng.randint(low, high), rng.randrange(high)
-        made.append(
-            (
-                f"germany_video{number:06d}_{number}_{number}",
-                pool[start : start + size],
-                b"{" + b"x" * 700 + b"}",
-            )
-        )
+        key = f"germany_video{number:06d}_{number}_{number}"
+        made.append((key, pool[start : start + size], b"{" + b"x" * 700 + b"}"))
     return made
 
 
@@ -47,8 +42,7 @@ def with_webdataset(path: Path, made: list[Sample]) -> None:
 
 
 def with_millrace(path: Path, made: list[Sample], hashed: bool = False) -> None:
-    """What `shards` does for a sample, less decoding and encoding: two members, the audio's digest, an index
-    row."""
+    """What `shards` does for an encoded sample: two members, the audio's digest, an index row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -69,16 +63,12 @@ def with_millrace_and_file_digest(path: Path, made: list[Sample]) -> None:
     with_millrace(path, made, hashed=True)
 
 
-SIDES = {
-    "webdataset": with_webdataset,
-    "millrace": with_millrace,
-    "millrace+tar_sha256": with_millrace_and_file_digest,
-}
+Write = Callable[[Path, list[Sample]], None]
+SIDES: dict[str, Write] = {"webdataset": with_webdataset, "millrace": with_millrace}
+SIDES["millrace+tar_sha256"] = with_millrace_and_file_digest
 
 
-def seconds(
-    write: Callable[[Path, list[Sample]], None], path: Path, made: list[Sample]
-) -> tuple[float, float]:
+def seconds(write: Write, path: Path, made: list[Sample]) -> tuple[float, float]:
     """Wall and CPU seconds of writing a new file."""
     path.unlink(missing_ok=True)
     started, cpu = time.perf_counter(), time.process_time()
@@ -87,9 +77,7 @@ def seconds(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", help="where to write (default: the system's temporary folder)")
     args = parser.parse_args()
@@ -100,25 +88,12 @@ def main() -> None:
             for _ in range(args.rounds):
                 for side, write in SIDES.items():
                     times[side].append(seconds(write, Path(folder) / f"{side}.tar", made))
-        medians = {
-            side: [statistics.median(column) for column in zip(*times[side], strict=True)] for side in SIDES
-        }
+        medians = {side: tuple(map(statistics.median, zip(*times[side], strict=True))) for side in SIDES}
         for side, (wall, cpu) in medians.items():
             base_wall, base_cpu = medians["webdataset"]
-            figures = {
-                "members_per_second": round(2 * count / wall),
-                "times_webdataset": round(base_wall / wall, 2),
-            }
-            print(
-                json.dumps(
-                    {
-                        "members": label,
-                        "side": side,
-                        **figures,
-                        "times_webdataset_cpu": round(base_cpu / cpu, 2),
-                    }
-                )
-            )
+            line = {"members": label, "side": side, "members_per_second": round(2 * count / wall)}
+            line |= {"times_webdataset": round(base_wall / wall, 2)}
+            print(json.dumps({**line, "times_webdataset_cpu": round(base_cpu / cpu, 2)}))
 
 
 if __name__ == "__main__":

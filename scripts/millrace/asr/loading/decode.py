@@ -181,9 +181,8 @@ def _wav_pcm16(raw: bytes) -> tuple[np.ndarray, int] | None:
 
 
 def _av(raw: bytes, head: bytes, refused: Exception) -> tuple[np.ndarray, int]:
-    names = [name for name, magics in _AV_MAGICS.items() if head.startswith(magics)]
-    if head[4:8] == b"ftyp":
-        names = ["mov"]
+    names = ["mov"] if head[4:8] == b"ftyp" else []
+    names += [name for name, magics in _AV_MAGICS.items() if head.startswith(magics)]
     if not names:
         problem = f"no known audio format begins with the bytes {head[:8]!r}"
         raise DecodeError("not_audio", problem) from refused

@@ -110,9 +110,8 @@ class IndexedTarReader:
                 os.close(self._own_descriptors().pop(tar))
             raise self._error("io_error", tar, str(error.strerror)) from error
         if len(raw) < size:
-            raise self._error(
-                "short_read", tar, f"ends after {len(raw)} of the {size} bytes at offset {offset}"
-            )
+            problem = f"ends after {len(raw)} of the {size} bytes at offset {offset}"
+            raise self._error("short_read", tar, problem)
         return raw
 
     def read_many(self, requests: Iterable[Request]) -> Iterator[bytes | ReadError]:
@@ -181,12 +180,12 @@ class IndexedTarReader:
 
     def close(self) -> None:
         """Close all descriptors and end the threads; the reader can be used again."""
-        if self._pool is not None and self._pid == os.getpid():
+        descriptors = self._own_descriptors()
+        if self._pool is not None:
             self._pool.shutdown()
-        self._pool = None
-        for descriptor in self._own_descriptors().values():
-            os.close(descriptor)
-        self._descriptors.clear()
+            self._pool = None
+        while descriptors:
+            os.close(descriptors.popitem()[1])
 
     def _descriptor(self, tar: str | int) -> int:
         """The descriptor of a tar, now the most recent; the least recent is closed if they are too many."""
@@ -194,14 +193,7 @@ class IndexedTarReader:
         if tar in descriptors:
             descriptors.move_to_end(tar)
             return descriptors[tar]
-        descriptor = self._open(self._state(tar))
-        while len(descriptors) >= self.max_open_tars:
-            os.close(descriptors.popitem(last=False)[1])
-        descriptors[tar] = descriptor
-        return descriptor
-
-    def _open(self, state: TarState) -> int:
-        path, size, mtime_ns, root = state
+        path, size, mtime_ns, root = self._state(tar)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -215,11 +207,13 @@ class IndexedTarReader:
         pairs = ((size, now.st_size), (mtime_ns, now.st_mtime_ns))
         if any(recorded is not None and recorded != current for recorded, current in pairs):
             os.close(descriptor)
-            change = (
-                f"size {size} then, {now.st_size} bytes now; mtime_ns {mtime_ns} then, {now.st_mtime_ns} now"
-            )
-            problem = f"the tar has changed since it was indexed ({change}): its addresses may point anywhere"
-            raise MillraceError(problem, path, REBUILD)
+            sizes = f"size {size} then, {now.st_size} bytes now"
+            times = f"mtime_ns {mtime_ns} then, {now.st_mtime_ns} now"
+            problem = f"the tar has changed since it was indexed ({sizes}; {times})"
+            raise MillraceError(f"{problem}: its addresses may point anywhere", path, REBUILD)
+        while len(descriptors) >= self.max_open_tars:
+            os.close(descriptors.popitem(last=False)[1])
+        descriptors[tar] = descriptor
         return descriptor
 
     def _error(self, reason: str, tar: str | int, problem: str) -> ReadError:

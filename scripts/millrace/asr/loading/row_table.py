@@ -26,8 +26,6 @@ from millrace.asr.loading.reader import TarState
 from millrace.asr.loading.row_table_writer import MAGIC, RECORD, TAR, write
 from millrace.common.errors import MillraceError
 
-_MEMBER_COLUMNS = ("tar_member_name", "member")
-
 
 class Row(NamedTuple):
     """One sample: where its bytes are (`tar` is a key of the table's tars), and what is known of it."""
@@ -120,7 +118,6 @@ class RowTable:
 
     @property
     def tars(self) -> TarStates:
-        """The tars as a mapping of the numbers in the rows to a TarState."""
         return TarStates(self)
 
     def __len__(self) -> int:
@@ -158,7 +155,8 @@ class RowTable:
                 continue
             with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
                 parquet, number = pq.ParquetFile(file), number - first
-                column = next(name for name in _MEMBER_COLUMNS if name in parquet.schema_arrow.names)
+                names = parquet.schema_arrow.names
+                column = next(name for name in ("tar_member_name", "member") if name in names)
                 for group in range(parquet.num_row_groups):
                     count = parquet.metadata.row_group(group).num_rows
                     if number < count:

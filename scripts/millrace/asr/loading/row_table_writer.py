@@ -19,18 +19,9 @@ from millrace.common.errors import MillraceError
 
 # Part of the name of every table too: a table of another version is never opened, but made again.
 MAGIC = b"millrace-rows-2\n"
-RECORD = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("size", "<i8"),
-        ("sample_id", "<u8"),
-        ("text", "<i8"),
-        ("text_bytes", "<i4"),
-        ("tar", "<i4"),
-        ("language", "<i4"),
-        ("duration_s", "<f4"),
-    ]
-)
+_ADDRESS = [("offset", "<i8"), ("size", "<i8"), ("sample_id", "<u8")]
+_TEXT = [("text", "<i8"), ("text_bytes", "<i4")]
+RECORD = np.dtype([*_ADDRESS, *_TEXT, ("tar", "<i4"), ("language", "<i4"), ("duration_s", "<f4")])
 TAR = np.dtype([("name", "<i8"), ("name_bytes", "<i8"), ("size", "<i8"), ("mtime_ns", "<i8")])
 _RECORDS_AT = 64
 _PIECE = 1 << 18
