@@ -98,8 +98,8 @@ def main() -> None:
             for name, times in seconds.items():
                 middle, pairs = statistics.median(times), zip(times, seconds["ours"], strict=True)
                 ratio = statistics.median(other / mine for other, mine in pairs)
-                line = f"{state} {name:14s} {args.members / middle:9,.0f} members/s  {middle / ours:5.2f}x our time"
-                line += f" (median of pairs {ratio:.2f}x)"
+                line = f"{state} {name:14s} {args.members / middle:9,.0f} members/s  "
+                line += f"{middle / ours:5.2f}x our time (median of pairs {ratio:.2f}x)"
                 if not name.startswith("tar -"):  # another process reads there
                     line += f", {statistics.median(pages[name]):.3f} x 4 KiB read a member"
                 print(line)

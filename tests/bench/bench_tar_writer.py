@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import webdataset
@@ -42,7 +43,7 @@ def with_webdataset(path: Path, made: list[Sample]) -> None:
 
 
 def with_millrace(path: Path, made: list[Sample], hashed: bool = False) -> None:
-    """What `shards` does for an encoded sample: two members, the audio's digest, an index row."""
+    """What `shards` does for an encoded sample; `hashed`: and the tar's SHA-256, by a second thread."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -58,14 +59,9 @@ def with_millrace(path: Path, made: list[Sample], hashed: bool = False) -> None:
     pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path.with_suffix(".parquet"))
 
 
-def with_millrace_and_file_digest(path: Path, made: list[Sample]) -> None:
-    """The same, and the SHA-256 of the whole tar, which a second thread works out."""
-    with_millrace(path, made, hashed=True)
-
-
 Write = Callable[[Path, list[Sample]], None]
 SIDES: dict[str, Write] = {"webdataset": with_webdataset, "millrace": with_millrace}
-SIDES["millrace+tar_sha256"] = with_millrace_and_file_digest
+SIDES["millrace+tar_sha256"] = partial(with_millrace, hashed=True)
 
 
 def seconds(write: Write, path: Path, made: list[Sample]) -> tuple[float, float]:

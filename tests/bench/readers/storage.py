@@ -14,8 +14,7 @@ def reads(members: Sequence[Member], cold: bool, cores: int) -> list[int]:
     """Sizes of members, read into one buffer a thread.
 
     `cold`: past the page cache (O_DIRECT), 16 at a time: the device's own rate; OSError if the file system
-    has none. Otherwise copied out of the page cache by a thread per core into buffers that stay in the
-    processor's cache.
+    has none. Else a thread per core copies out of the page cache, into what stays in the processor's cache.
     """
     flags, threads = (os.O_DIRECT, 16) if cold else (0, cores)
     page = mmap.PAGESIZE
