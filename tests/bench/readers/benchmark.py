@@ -159,7 +159,7 @@ def raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
     if name == FLOOR:
         from tests.bench.readers import storage
 
-        return iter(storage.reads(members, kind == "raw cold", cores))
+        return storage.reads(members, kind == "raw cold", cores)
     if name == "webdataset":
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":
