@@ -58,7 +58,7 @@ def project(tmp_path, monkeypatch):
     """A working folder whose buckets, built there as results/asr/buckets, name their tars results/t0.tar."""
     folder = tmp_path / "project"
     names = ["tar_path", "tar_member_name", "transcript", "language", "duration_s"]
-    rows = pa.Table.from_pylist(rows_of(corpus(folder / "results"))).select(names).to_pylist()
+    rows = [{name: row[name] for name in names} for row in rows_of(corpus(folder / "results"))]
     monkeypatch.chdir(folder)
     for row in rows:
         row["tar_path"] = os.path.relpath(row["tar_path"])

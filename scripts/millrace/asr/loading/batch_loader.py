@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -14,10 +15,10 @@ from torch.utils.data import DataLoader
 from millrace.asr.loading.batch_slots import BatchSlots
 from millrace.asr.loading.collate import BadSample, Batch
 from millrace.asr.loading.dataset import BatchRequest, BucketedDataset, Plan
-from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.training import seeding
 
+log = logging.getLogger("millrace")
 _EXAMPLES = 5
 _JUDGED_ROWS = 1000  # before that many rows, a share of bad ones says little
 

@@ -36,8 +36,7 @@ class BatchSlots:
             return None
         slot = int(free[0])
         busy[slot] = 1
-        first = slot * self.samples
-        flat = self.buffers[worker].numpy()[first : first + count * samples]
+        flat = self.buffers[worker].numpy()[slot * self.samples :][: count * samples]
         return flat.reshape(count, samples), (self.number, worker, slot)
 
     def release(self, worker: int, slot: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
@@ -14,8 +15,8 @@ from millrace.asr.loading.collate import BadSample, Batch, collate
 from millrace.asr.loading.decode import SAMPLING_RATE
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.asr.loading.row_table import RowTable
-from millrace.common.cli import log
 
+log = logging.getLogger("millrace")
 _LOGGED = 20  # bad samples that one worker logs; all are counted
 
 
