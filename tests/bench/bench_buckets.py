@@ -1,15 +1,13 @@
-"""Bench of the bucket build against the seed's pandas way: seconds, ratio, peak RSS; every run a process of
-its own.
+"""Bench of the bucket build against the original script's pandas way: seconds, ratio, peak RSS.
 
     python -m tests.bench.bench_buckets --rows 5000000 20000000 --work-dir /tmp/bench_buckets
 
-Synthetic rows: the seed's shares of durations, transcripts of about 60 characters, members spread over 5,559
-tars. Ours also joins every row with a tar index, which the pandas way does not do.
+Every run is a process of its own. Rows are made up: a real corpus's shares of durations, transcripts of about
+60 characters, 5,559 tars. Ours also joins every row with a tar index, which the pandas way does not do.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import shutil
@@ -27,45 +25,18 @@ import pyarrow.parquet as pq
 
 from millrace.asr.tars.index import write_index as write_tar_index
 from millrace.asr.tars.scan import TarScan
+from millrace.common import cli
 
 EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 SHARES = (12.6, 24.8, 13.7, 35.3, 13.1, 0.5, 0.01)
 TARS = 5559
 CHUNK = 1 << 20
-WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "it",
-    "was",
-    "for",
-    "on",
-    "are",
-    "as",
-    "with",
-    "his",
-    "they",
-    "at",
-    "be",
-    "this",
-    "from",
-    "have",
-    "or",
-    "by",
-    "one",
-    "had",
-    "not",
-    "but",
-    "what",
-]
+WORDS = ["the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with"]
+WORDS += ["his", "they", "at", "be", "this", "from", "have", "or", "by", "one", "had", "not", "but", "what"]
 
 
 def seed_durations(rows: int, seed: int = 0) -> np.ndarray:
-    """float32 seconds with the seed's share per bucket, uniform inside a bucket (the first starts at 1 s)."""
+    """float32 seconds with SHARES per bucket, uniform inside a bucket (the first starts at 1 s)."""
     rng = np.random.default_rng(seed)
     shares = np.array(SHARES) / sum(SHARES)
     bucket = rng.choice(len(shares), rows, p=shares)
@@ -81,7 +52,9 @@ def generate(rows: int, folder: Path) -> None:
     durations = seed_durations(rows)
     sentences = pa.array([" ".join(rng.choice(WORDS, 15)) for _ in range(50_000)])
     tars = pa.array([f"/alloc/finalsftdata/shard_{i:05d}/audio_16k.tar" for i in range(TARS)])
-    with pq.ParquetWriter(folder / "train.parquet", _schema()) as writer:
+    names = ("tar_path", "tar_member_name", "transcript", "language")
+    schema = pa.schema([*((name, pa.string()) for name in names), ("duration_s", pa.float64())])
+    with pq.ParquetWriter(folder / "train.parquet", schema) as writer:
         for first in range(0, rows, CHUNK):
             ids = np.arange(first, min(first + CHUNK, rows))
             numbers = pa.array([f"{i:09d}" for i in ids.tolist()])
@@ -94,21 +67,16 @@ def generate(rows: int, folder: Path) -> None:
                 pa.array(["en", "de", "fr"]).take(pa.array(pick[1] % 3)),
                 pa.array(durations[ids].astype(np.float64)),
             ]
-            writer.write_table(pa.table(columns, schema=_schema()))
+            writer.write_table(pa.table(columns, schema=schema))
     write_index(rows, folder, tars)
 
 
-def _schema() -> pa.Schema:
-    names = ("tar_path", "tar_member_name", "transcript", "language")
-    return pa.schema([*((name, pa.string()) for name in names), ("duration_s", pa.float64())])
-
-
-def pandas_way(source: Path, target: Path) -> None:
-    """The seed's script as it stands, with its paths as arguments."""
+def pandas_way(folder: Path, target: Path) -> None:
+    """The original script as it stands, with its paths as arguments."""
     import pandas as pd
 
     target.mkdir(parents=True, exist_ok=True)
-    df = pd.read_parquet(source)
+    df = pd.read_parquet(folder / "train.parquet")
     df["tar_index_path"] = df["tar_path"] + ".index.json"
     non_empty = df["transcript"].str.strip().ne("") & df["transcript"].notna()
     df = df[non_empty].copy()
@@ -128,9 +96,8 @@ def write_index(rows: int, folder: Path, tars: pa.Array) -> None:
     def scans() -> Iterator[TarScan]:
         for tar, path in enumerate(tars.to_pylist()):
             ids = range(tar, rows, len(tars))
-            scan = TarScan(
-                path, size=1 << 31, mtime_ns=1, names=[f"clips/utt_{i:09d}.flac".encode() for i in ids]
-            )
+            names = [f"clips/utt_{i:09d}.flac".encode() for i in ids]
+            scan = TarScan(path, size=1 << 31, mtime_ns=1, names=names)
             scan.offsets = np.arange(len(ids), dtype=np.int64) * 140_288 + 512
             scan.sizes = np.full(len(ids), 139_264, np.int64)
             scan.kinds, scan.recovered = np.zeros(len(ids), np.uint8), np.zeros(len(ids), bool)
@@ -152,14 +119,14 @@ def ours(folder: Path, target: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--rows", type=int, nargs="+", default=[5_000_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work-dir", type=Path, default=Path("/tmp/bench_buckets"))
     parser.add_argument("--only", choices=["ours", "pandas"], help="one side only")
-    parser.add_argument("--side", choices=["generate", "ours", "pandas"], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--side", choices=["generate", "ours", "pandas"], help="(what a process of its own runs)"
+    )
     args = parser.parse_args()
     if args.side:
         _one_side(args.side, args.rows[0], args.work_dir)
@@ -185,27 +152,16 @@ def _one_side(side: str, rows: int, work_dir: Path) -> None:
     started = time.perf_counter()
     if side == "generate":
         generate(rows, folder)
-    elif side == "ours":
-        ours(folder, target)
     else:
-        pandas_way(folder / "train.parquet", target)
+        {"ours": ours, "pandas": pandas_way}[side](folder, target)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(json.dumps({"seconds": time.perf_counter() - started, "peak_gb": round(peak, 3)}))
 
 
 def _run(side: str, rows: int, work_dir: Path) -> dict:
     shutil.rmtree(work_dir / str(rows) / side, ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.bench.bench_buckets",
-        "--side",
-        side,
-        "--rows",
-        str(rows),
-        "--work-dir",
-        str(work_dir),
-    ]
+    command = [sys.executable, "-m", "tests.bench.bench_buckets", f"--side={side}", f"--rows={rows}"]
+    command += [f"--work-dir={work_dir}"]
     out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     return json.loads(out.stdout.splitlines()[-1])
 

@@ -1,7 +1,6 @@
-"""Cutting the segments of one recording: decode once, against loading the recording for every segment with
-pydub.
+"""Cutting the segments of one recording: decode once, against pydub, which loads it for every segment.
 
-Both sides run in the same process, in turns; CPU time is that of the process and its children (getrusage).
+Both sides run in the same process, in turns; CPU time is that of the process and its children.
 The pydub side is measured on a few segments spread over the recording and scaled linearly, since each segment
 costs it the same. It needs an ffmpeg program: imageio-ffmpeg's packaged one is used (requirements-bench).
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import resource
+import os
 import statistics
 import sys
 import tempfile
@@ -26,26 +25,15 @@ from millrace.speech.audio import cut as audio
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument(
-        "--minutes", type=cli.positive_float, default=40, help="length of the recording (default 40)"
-    )
-    parser.add_argument(
-        "--segments", type=cli.positive_int, default=190, help="segments of 3 to 20 s (default 190)"
-    )
-    parser.add_argument(
-        "--source-rate", type=cli.positive_int, default=48000, help="of the recording (default 48000)"
-    )
-    parser.add_argument(
-        "--channels", type=int, choices=(1, 2), default=1, help="of the recording (default 1)"
-    )
-    parser.add_argument(
-        "--sampling-rate", type=cli.positive_int, default=16000, help="of the segments (default 16000)"
-    )
-    parser.add_argument("--repeats", type=cli.positive_int, default=5, help="runs of each side (default 5)")
-    parser.add_argument(
-        "--pydub-segments", type=cli.positive_int, default=1, help="segments per pydub run (default 1)"
-    )
-    parser.add_argument("--formats", nargs="+", default=["wav", "m4a"], choices=["wav", "m4a"])
+    add, count = parser.add_argument, cli.positive_int
+    add("--minutes", type=cli.positive_float, default=40, help="length of the recording (default 40)")
+    add("--segments", type=count, default=190, help="segments of 3 to 20 s (default 190)")
+    add("--source-rate", type=count, default=48000, help="of the recording (default 48000)")
+    add("--channels", type=int, choices=(1, 2), default=1, help="of the recording (default 1)")
+    add("--sampling-rate", type=count, default=16000, help="of the segments (default 16000)")
+    add("--repeats", type=count, default=5, help="runs of each side (default 5)")
+    add("--pydub-segments", type=count, default=1, help="segments per pydub run (default 1)")
+    add("--formats", nargs="+", default=["wav", "m4a"], choices=["wav", "m4a"])
     return parser
 
 
@@ -54,9 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     spans = make_spans(args.minutes * 60, args.segments)
     recording = f"{args.minutes:g} min at {args.source_rate} Hz x {args.channels}"
     print(f"{recording}, {len(spans)} segments -> flac {args.sampling_rate} Hz")
-    print(
-        "CPU seconds for all segments, median of runs (min to max); pydub scaled from its measured segments"
-    )
+    print("CPU seconds for all segments, median of runs (min to max); pydub scaled from those measured")
     print(f"{'source':8}{'ours':>26}{'pydub':>28}{'ratio':>9}{'bar':>9}")
     with tempfile.TemporaryDirectory(prefix="bench_cut_") as folder:
         signal = speech_like(args.minutes * 60, args.source_rate)
@@ -68,11 +54,8 @@ def main(argv: list[str] | None = None) -> int:
                 ours.append(cpu(lambda path=path: cut_ours(path, spans, args.sampling_rate)))
                 step = max(1, len(spans) // args.pydub_segments)
                 few = spans[turn % step :: step][: args.pydub_segments]
-                theirs.append(
-                    cpu(lambda path=path, few=few: cut_pydub(path, few, args.sampling_rate))
-                    * len(spans)
-                    / len(few)
-                )
+                seconds = cpu(lambda path=path, few=few: cut_pydub(path, few, args.sampling_rate))
+                theirs.append(seconds * len(spans) / len(few))
             ratio = statistics.median(theirs) / statistics.median(ours)
             bar = ">= 50x" if form == "wav" else ">= 150x"
             print(f"{form:8}{spread(ours):>26}{spread(theirs):>28}{ratio:>8.0f}x{bar:>9}")
@@ -88,25 +71,18 @@ def cut_ours(path: Path, spans: list[tuple[float, float]], rate: int) -> None:
 
 def cut_pydub(path: Path, spans: list[tuple[float, float]], rate: int) -> None:
     """The load-per-segment way."""
-    from pydub import AudioSegment
-
-    configure_pydub()
-    for start, end in spans:
-        # Without its own ffprobe pydub is told the container; WAV it reads itself.
-        recording = AudioSegment.from_file(str(path), format="wav" if path.suffix == ".wav" else "mp4")
-        segment = recording[int(start * 1000) : int(end * 1000)]
-        segment.set_channels(1).set_frame_rate(rate).export(io.BytesIO(), format="flac")
-
-
-def configure_pydub() -> None:
     import imageio_ffmpeg
     import pydub.audio_segment
     from pydub import AudioSegment
 
     AudioSegment.converter = imageio_ffmpeg.get_ffmpeg_exe()
-    # pydub asks ffprobe, which imageio-ffmpeg does not bring, for facts it can do without; not asking
-    # flatters pydub.
+    # pydub asks ffprobe, which imageio-ffmpeg lacks, for facts it can do without; not asking flatters pydub.
     pydub.audio_segment.mediainfo_json = lambda *args, **kwargs: {}
+    for start, end in spans:
+        # Without its own ffprobe pydub is told the container; WAV it reads itself.
+        recording = AudioSegment.from_file(str(path), format="wav" if path.suffix == ".wav" else "mp4")
+        segment = recording[int(start * 1000) : int(end * 1000)]
+        segment.set_channels(1).set_frame_rate(rate).export(io.BytesIO(), format="flac")
 
 
 def make_spans(seconds: float, count: int) -> list[tuple[float, float]]:
@@ -120,8 +96,7 @@ def make_spans(seconds: float, count: int) -> list[tuple[float, float]]:
 
 
 def speech_like(seconds: float, rate: int) -> np.ndarray:
-    """int16 (n,): a buzz of changing pitch under syllables, with breath noise; compresses about as speech
-    does."""
+    """int16 (n,): a buzz of changing pitch under syllables, with breath noise; compresses as speech does."""
     minute = 60 * rate
     random = np.random.default_rng(1)
     t = np.arange(minute) / rate
@@ -158,14 +133,9 @@ def write_recording(path: Path, signal: np.ndarray, rate: int, channels: int) ->
 
 def cpu(work) -> float:
     """CPU seconds of `work()`, children included."""
-    before = _used()
+    before = os.times()
     work()
-    return _used() - before
-
-
-def _used() -> float:
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+    return sum(os.times()[:4]) - sum(before[:4])
 
 
 def spread(seconds: list[float]) -> str:

@@ -1,12 +1,10 @@
-"""Bench of the batch planner on the seed's durations: rows per second, padding, useful work over ranks, peak
-RSS.
+"""Bench of the batch planner: rows per second, padding, useful work over ranks, peak RSS.
 
 python -m tests.bench.bench_planner --rows 5000000 --world-size 8
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import time
@@ -16,13 +14,12 @@ import numpy as np
 from millrace.asr.buckets.histogram import bucket_of
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch, replan
+from millrace.common import cli
 from tests.bench.bench_buckets import EDGES, seed_durations
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--world-size", type=int, default=8)
     parser.add_argument("--budget", type=float, default=240.0, help="padded seconds per batch")
@@ -37,44 +34,20 @@ def main() -> None:
         started, cpu = time.perf_counter(), time.process_time()
         plan = plan_epoch(buckets, BatchBudget(args.budget), 42, epoch, args.world_size)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-        stats = plan.stats()
-        line = {
-            name: stats[name]
-            for name in ("rows", "steps", "padding", "useful_work", "split_batches", "filler_batches")
-        }
+        names = ("rows", "steps", "padding", "useful_work", "split_batches", "filler_batches")
+        line = {name: plan.stats()[name] for name in names}
+        line |= {"rows_per_s": round(args.rows / seconds), "rows_per_cpu_s": round(args.rows / cpu)}
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        print(
-            json.dumps(
-                {
-                    **line,
-                    "rows_per_s": round(args.rows / seconds),
-                    "rows_per_cpu_s": round(args.rows / cpu),
-                    "rss_before_gb": round(before, 2),
-                    "peak_gb": round(peak, 2),
-                }
-            )
-        )
+        print(json.dumps({**line, "rss_before_gb": round(before, 2), "peak_gb": round(peak, 2)}))
     started = time.perf_counter()
     rest = replan(plan, len(plan) // 3, args.world_size * 2)
-    print(
-        json.dumps(
-            {
-                "replan_s": round(time.perf_counter() - started, 2),
-                **{k: rest.stats()[k] for k in ("padding", "useful_work")},
-            }
-        )
-    )
+    line = {"replan_s": round(time.perf_counter() - started, 2)}
+    print(json.dumps({**line, **{name: rest.stats()[name] for name in ("padding", "useful_work")}}))
     started = time.perf_counter()
     for step in range(10_000):
         plan.batch(step % len(plan), 0)
-    print(
-        json.dumps(
-            {
-                "batch_us": round((time.perf_counter() - started) * 100, 2),
-                "rows": int(np.diff(plan.offsets).mean()),
-            }
-        )
-    )
+    line = {"batch_us": round((time.perf_counter() - started) * 100, 2)}
+    print(json.dumps({**line, "rows": int(np.diff(plan.offsets).mean())}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ are those of /proc/self/io, thus what the storage gave.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -21,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from millrace.asr.tars.scan import CHAINS, scan
+from millrace.common import cli
 
 
 def write_tar(path: Path, members: int, mean_size: int) -> None:
-    """`members` FLAC-like members of 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a
-    hole."""
+    """Members of noise, 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a hole."""
     rng = np.random.default_rng(0)
     noise = rng.bytes(1 << 22)
     with open(path, "wb") as handle:
@@ -64,9 +63,7 @@ def with_tar(path: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--members", type=int, default=13_500)
     parser.add_argument("--mean-size", type=int, default=140_000)
@@ -84,18 +81,14 @@ def main() -> None:
         ways["tar -tR"] = with_tar
     try:
         write_tar(path, args.members, args.mean_size)
-        print(
-            f"{args.members} members, {path.stat().st_size / 1e9:.2f} GB, medians of {args.rounds} interleaved rounds"
-        )
+        size = f"{args.members} members, {path.stat().st_size / 1e9:.2f} GB"
+        print(f"{size}, medians of {args.rounds} interleaved rounds")
         for state in ("cold", "warm"):
             seconds: dict[str, list[float]] = {name: [] for name in ways}
             pages: dict[str, list[float]] = {name: [] for name in ways}
             for _ in range(args.rounds):
                 for name, way in ways.items():
-                    if state == "cold":
-                        evict(path)
-                    else:
-                        way(path)
+                    (evict if state == "cold" else way)(path)
                     before, started = storage_bytes(), time.perf_counter()
                     count = way(path)
                     seconds[name].append(time.perf_counter() - started)
@@ -103,19 +96,13 @@ def main() -> None:
                     assert count >= args.members, (name, count)
             ours = statistics.median(seconds["ours"])
             for name, times in seconds.items():
-                middle = statistics.median(times)
-                ratio = statistics.median(
-                    other / mine for other, mine in zip(times, seconds["ours"], strict=True)
-                )
-                note = (
-                    ""
-                    if name.startswith("tar -")
-                    else f", {statistics.median(pages[name]):.3f} x 4 KiB read a member"
-                )
-                print(
-                    f"{state} {name:14s} {args.members / middle:9,.0f} members/s  {middle / ours:5.2f}x our time "
-                    f"(median of pairs {ratio:.2f}x){note}"
-                )
+                middle, pairs = statistics.median(times), zip(times, seconds["ours"], strict=True)
+                ratio = statistics.median(other / mine for other, mine in pairs)
+                line = f"{state} {name:14s} {args.members / middle:9,.0f} members/s  "
+                line += f"{middle / ours:5.2f}x our time (median of pairs {ratio:.2f}x)"
+                if not name.startswith("tar -"):  # another process reads there
+                    line += f", {statistics.median(pages[name]):.3f} x 4 KiB read a member"
+                print(line)
     finally:
         path.unlink(missing_ok=True)
 

@@ -19,16 +19,11 @@ KINDS = ("raw-warm", "raw-cold", "batches")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    source = parser.add_mutually_exclusive_group(required=True).add_argument
+    source("--buckets", type=Path, help="bucket_config.json, or its folder: its first tars are read")
+    source("--make-tars", type=cli.positive_int, metavar="TARS", help="tars of 500 made-up clips instead")
     add = parser.add_argument
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--buckets", type=Path, help="bucket_config.json, or its folder: its first tars are read"
-    )
-    source.add_argument(
-        "--make-tars", type=cli.positive_int, metavar="TARS", help="tars of 500 made-up clips instead"
-    )
     add("--longest", type=cli.positive_float, default=30.0, help="seconds of the longest made-up clip (30)")
     add("--scratch", type=Path, help="where made-up tars and the peers' copies go (removed at the end)")
     add("--members", type=cli.positive_int, default=4000, help="about so many members are read (4000)")
@@ -46,20 +41,12 @@ def main(argv: list[str] | None = None) -> None:
     from tests.bench.readers import benchmark, corpus, report
 
     with tempfile.TemporaryDirectory(prefix="readers-", dir=args.scratch) as scratch:
-        buckets = args.buckets or corpus.make(
-            Path(scratch) / "tars", args.make_tars, 500, longest=args.longest
-        )
-        setting = benchmark.Setting(
-            buckets,
-            corpus.load(buckets, args.members),
-            Path(scratch),
-            workers=args.workers,
-            batch_seconds=args.batch_seconds,
-            runs=args.runs,
-            raw_members=args.members,
-            decode_threads=args.decode_threads,
-            kinds=tuple(kind.replace("-", " ") for kind in args.kinds),
-        )
+        folder, kinds = Path(scratch), tuple(kind.replace("-", " ") for kind in args.kinds)
+        buckets = args.buckets or corpus.make(folder / "tars", args.make_tars, 500, longest=args.longest)
+        members = corpus.load(buckets, args.members)
+        names = ("workers", "batch_seconds", "runs", "decode_threads")
+        options = {name: getattr(args, name) for name in names} | {"raw_members": args.members}
+        setting = benchmark.Setting(buckets, members, folder, kinds=kinds, **options)
         with cli.Progress(setting.total_runs, "runs", "readers") as progress:
             results, equal = benchmark.measure(setting, progress.advance)
     sys.stdout.write(report.table(setting, results, equal) + "\n")

@@ -81,17 +81,14 @@ class Result:
 def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None) -> tuple[list[Result], int]:
     """Run everything; return the results, and the number of samples whose audio was compared bit by bit.
 
-    Raises MillraceError if it differs from the original script's; a reader that fails is a line of the
-    result.
+    Raises MillraceError if it differs from the original script's; if a reader fails, its result says so.
     """
     failures = prepare(setting)
     equal = _in_process(check_equal, setting)
     results = []
     for kind in setting.kinds:
-        row = [
-            Result(kind, name, "stream" if name in STREAMING else "random")
-            for name in (BATCHES if kind == "batches" else RAW)
-        ]
+        names = BATCHES if kind == "batches" else RAW
+        row = [Result(kind, name, "stream" if name in STREAMING else "random") for name in names]
         for _ in range(setting.runs):
             for result in row:
                 result.failed = result.failed or failures.get(result.reader, "")
@@ -103,10 +100,13 @@ def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None
 
 
 def _run(setting: Setting, result: Result) -> None:
-    if result.kind != "raw warm":
-        _drop_caches(setting)
-    if result.kind != "raw cold":
-        _warm(setting)
+    for path in (*setting.corpus.tars, *sorted((setting.scratch / "shar").glob("*.tar"))):
+        with open(path, "rb", buffering=0) as tar:
+            # Ask the kernel to forget the pages (no privileges needed), or read them all.
+            if result.kind != "raw warm":
+                os.posix_fadvise(tar.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while result.kind != "raw cold" and tar.read(1 << 22):
+                pass
     try:
         members, seconds, cpu = _in_process(_timed, setting, result.kind, result.reader)
         result.rates.append(members / seconds)
@@ -138,7 +138,7 @@ def prepare(setting: Setting) -> dict[str, str]:
 def _timed(setting: Setting, kind: str, name: str) -> tuple[int, float, float]:
     """(members, seconds, CPU seconds of this process and its workers) of one run, worker start included."""
     stream = batch_stream(setting, name) if kind == "batches" else raw_stream(setting, kind, name)
-    started, cpu = time.perf_counter(), _cpu_seconds()
+    started, cpu = time.perf_counter(), sum(os.times()[:4])
     members = sum(len(lengths) for _, lengths in stream) if kind == "batches" else sum(1 for _ in stream)
     seconds = time.perf_counter() - started
     del stream
@@ -146,12 +146,7 @@ def _timed(setting: Setting, kind: str, name: str) -> tuple[int, float, float]:
     expected = len(setting.corpus.members) if kind == "batches" else len(setting.raw())
     if name not in STREAMING and members != expected:
         raise MillraceError(f"{name} gave {members} of {expected} members")
-    return members, seconds, _cpu_seconds() - cpu
-
-
-def _cpu_seconds() -> float:
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
+    return members, seconds, sum(os.times()[:4]) - cpu
 
 
 def raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
@@ -164,7 +159,7 @@ def raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
     if name == FLOOR:
         from tests.bench.readers import storage
 
-        return iter(storage.reads(members, kind == "raw cold", cores))
+        return storage.reads(members, kind == "raw cold", cores)
     if name == "webdataset":
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":
@@ -177,7 +172,15 @@ def batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
     corpus = setting.corpus
     batches = corpus.batches(setting.batch_seconds, setting.seed)
     if name == OURS:
-        return _our_batches(setting, batches)
+        from millrace.asr.loading.batch_loader import BatchLoader
+        from millrace.asr.loading.dataset import BucketedDataset
+        from millrace.asr.loading.row_table import RowTable
+        from tests.asr.audio_tars import ListedPlan
+
+        table = RowTable.open(setting.bucket_dir, setting.scratch)
+        plan = ListedPlan([[corpus.rows[batch]] for batch in batches])
+        dataset = BucketedDataset(table, plan, decode_threads=setting.decode_threads)
+        return ((batch.audio, batch.lengths) for batch in BatchLoader(dataset, setting.workers))
     if name == ORIGINAL:
         reader = peers.OriginalTarReader(str(setting.scratch))
         plan = [[corpus.members[position] for position in batch.tolist()] for batch in batches]
@@ -188,54 +191,18 @@ def batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
     return peers.webdataset_batches(corpus.tars, size, setting.workers, batched="batched" in name)
 
 
-def _our_batches(setting: Setting, batches: list[np.ndarray]) -> Iterator[tuple]:
-    from millrace.asr.loading.batch_loader import BatchLoader
-    from millrace.asr.loading.dataset import BucketedDataset
-    from millrace.asr.loading.row_table import RowTable
-    from tests.asr.audio_tars import ListedPlan
-
-    plan = ListedPlan([[setting.corpus.rows[batch]] for batch in batches])
-    table = RowTable.open(setting.bucket_dir, setting.scratch)
-    loader = BatchLoader(BucketedDataset(table, plan, decode_threads=setting.decode_threads), setting.workers)
-    return ((batch.audio, batch.lengths) for batch in loader)
-
-
 def check_equal(setting: Setting) -> int:
     """Compare the first batches of the original script with ours, bit by bit; return how many samples."""
     digests = []
     for name in (OURS, ORIGINAL):
         stream, digest = batch_stream(setting, name), []
-        for _, (audio, lengths) in zip(range(20), stream, strict=False):
-            digest += [
-                hashlib.sha256(line[:length].numpy().tobytes()).digest()
-                for line, length in zip(audio, lengths, strict=True)
-            ]
+        for _, batch in zip(range(20), stream, strict=False):
+            waves = (line[:length].numpy() for line, length in zip(*batch, strict=True))
+            digest += [hashlib.sha256(wave.tobytes()).digest() for wave in waves]
         digests.append(digest)
     if digests[0] != digests[1]:
         raise MillraceError("the audio of the two readers differs", where=str(setting.bucket_dir))
     return len(digests[0])
-
-
-def _drop_caches(setting: Setting) -> None:
-    """Ask the kernel to forget the pages of the corpus (no privileges needed)."""
-    for path in _files(setting):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-
-
-def _warm(setting: Setting) -> None:
-    block = bytearray(1 << 22)
-    for path in _files(setting):
-        with open(path, "rb", buffering=0) as handle:
-            while handle.readinto(block):
-                pass
-
-
-def _files(setting: Setting) -> list[str]:
-    return setting.corpus.tars + [str(path) for path in sorted((setting.scratch / "shar").glob("*.tar"))]
 
 
 def _in_process(work: Callable, *arguments: object) -> Any:

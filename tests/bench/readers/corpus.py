@@ -1,5 +1,4 @@
-"""The corpus of the reader benchmark: tars of speech-like FLAC with buckets, made here, or the user's own
-buckets."""
+"""The corpus of the reader benchmark: made-up tars of speech-like FLAC with buckets, or the user's own."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +23,9 @@ from tests.bench.readers.peers import Member
 
 _RATE = 16_000
 _COLUMNS = ["tar_path", "tar_member_name", "offset", "size", "duration_s"]
-# A real corpus's histogram: (low, high) in seconds, share of the samples.
-_DURATIONS = (
-    (1, 3, 0.126),
-    (3, 5, 0.248),
-    (5, 7, 0.137),
-    (7, 10, 0.353),
-    (10, 15, 0.131),
-    (15, 20, 0.0049),
-    (20, 30, 0.0001),
-)
+# A real corpus's histogram: edges in seconds, and the share of the samples between two.
+_EDGES = (1, 3, 5, 7, 10, 15, 20, 30)
+_SHARES = (0.126, 0.248, 0.137, 0.353, 0.131, 0.0049, 0.0001)
 
 
 @dataclass(frozen=True)
@@ -52,9 +45,8 @@ class Corpus:
         return float(self.durations.sum()) / 3600
 
     def batches(self, seconds: float, seed: int) -> list[np.ndarray]:
-        """Positions of the members in random order, sorted by duration in windows of 2,000 and cut into
-        batches of at most `seconds` with padding, the batches shuffled: what every random-access reader is
-        asked for."""
+        """Positions of the members in shuffled batches of at most `seconds` with padding, the same for all
+        random-access readers. Inside windows of 2,000 random members, they are sorted by duration."""
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(self.members))
         batches = []
@@ -86,11 +78,7 @@ def load(bucket_dir: str | os.PathLike, count: int) -> Corpus:
 
 
 def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0) -> Path:
-    """Write tars of speech-like 16 kHz mono FLAC, lengths as in real corpora up to `longest` seconds, and
-    buckets.
-
-    Returns the buckets' folder.
-    """
+    """Write tars of 16 kHz mono FLAC, long as in a real corpus but for `longest`; return their buckets."""
     folder.mkdir(parents=True, exist_ok=True)
     clips = list(_clips(min(400, tars * members_per_tar), seed, longest))
     rng = np.random.default_rng(seed)
@@ -105,10 +93,9 @@ def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: 
                 entry.size = len(raw)
                 position = tar.offset + tarfile.BLOCKSIZE
                 tar.addfile(entry, io.BytesIO(raw))
-                for name, value in zip(
-                    columns, (str(path), entry.name, position, len(raw), seconds), strict=True
-                ):
-                    columns[name].append(value)
+                values = (str(path), entry.name, position, len(raw), seconds)
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
         state = path.stat()
         states.append((str(path), state.st_size, state.st_mtime_ns))
     count = len(columns["size"])
@@ -125,16 +112,13 @@ def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: 
 
 
 def _clips(count: int, seed: int, longest: float) -> Iterator[tuple[bytes, float]]:
-    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks by half, as speech
-    does."""
+    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks as speech does."""
     rng = np.random.default_rng(seed)
-    # The first class is there however short the longest clip may be.
-    classes = [
-        (low, min(high, longest), share) for low, high, share in _DURATIONS if low < max(longest, 1.01)
-    ]
-    shares = np.array([share for *_, share in classes])
+    # The first class stays, however short the longest clip may be.
+    classes = [(low, min(high, longest)) for low, high in pairwise(_EDGES) if low < max(longest, 1.01)]
+    shares = np.array(_SHARES[: len(classes)])
     for choice in rng.choice(len(classes), count, p=shares / shares.sum()).tolist():
-        samples = int(_RATE * rng.uniform(*classes[choice][:2]))
+        samples = int(_RATE * rng.uniform(*classes[choice]))
         time = np.arange(samples) / _RATE
         phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6))) / _RATE
         voice = sum(np.sin(harmonic * phase + harmonic) / harmonic for harmonic in range(1, 12))

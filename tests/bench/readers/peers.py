@@ -1,5 +1,4 @@
-"""What a fine-tuning script reads tars with today, for the benchmark: the original script's, tarfile,
-webdataset, Lhotse Shar.
+"""What reads tars for fine-tuning today: the original script's reader, tarfile, webdataset, Lhotse Shar.
 
 Each gives raw members and padded float32 batches from DataLoader workers, written as its own documentation
 shows it. The peers are in requirements-bench.txt, and imported only here.
@@ -21,7 +20,7 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from millrace.asr.throughput.baseline import TarfileReader
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Member(NamedTuple):
@@ -34,7 +33,7 @@ class Member(NamedTuple):
 
 
 class OriginalTarReader:
-    """The reader the project started from: a JSON index per tar, realpath, seek, buffered read."""
+    """The original script's reader: a JSON index per tar, realpath, seek, buffered read."""
 
     def __init__(self, index_dir: str, max_open_files: int = 64) -> None:
         self.index_dir, self.max_open_files = index_dir, max_open_files
@@ -57,10 +56,7 @@ class OriginalTarReader:
         if index is None:
             with open(os.path.join(self.index_dir, f"{tar.replace('/', '%')}.index.json")) as handle:
                 index = self._indices[tar] = json.load(handle)
-        entry = index.get(name)
-        if entry is None:
-            bare = name.lstrip("./")
-            entry = index.get(bare) or index.get("./" + name)
+        entry = index.get(name) or index.get(name.lstrip("./")) or index.get("./" + name)
         if entry is None:
             raise FileNotFoundError(name)
         handle = self._open(tar)
@@ -96,31 +92,26 @@ def padded(waves: list) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class WaveformStream(IterableDataset):
-    """The original script's way to feed training: workers yield decoded waveforms one by one. Worker w takes
-    every W-th sample."""
+    """The original script's way to feed training: of W workers, each yields every W-th sample's waveform."""
 
-    def __init__(self, members: list[Member], reader: OriginalTarReader | TarfileReader) -> None:
+    def __init__(self, members: list[Member], reader: OriginalTarReader) -> None:
         self.members, self.reader = members, reader
 
     def __iter__(self) -> Iterator[dict]:
         worker = get_worker_info()
         for member in self.members[worker.id :: worker.num_workers]:
-            yield {
-                "waveform": soundfile_decode(self.reader.read(member.tar, member.name)),
-                "name": member.name,
-            }
+            wave = soundfile_decode(self.reader.read(member.tar, member.name))
+            yield {"waveform": wave, "name": member.name}
 
 
-def waveform_batches(
-    batches: list[list[Member]], reader: OriginalTarReader | TarfileReader, workers: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def waveform_batches(batches: list[list[Member]], reader: OriginalTarReader, workers: int) -> Batches:
     """Waveforms from `workers` processes, padded in the trainer into the given batches."""
     members = [member for batch in batches for member in batch]
     loader = DataLoader(WaveformStream(members, reader), batch_size=None, num_workers=workers)
     return _padded_by((sample["waveform"] for sample in loader), [len(batch) for batch in batches])
 
 
-def _padded_by(waves: Iterator, sizes: Iterable[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _padded_by(waves: Iterator, sizes: Iterable[int]) -> Batches:
     for size in sizes:
         batch = list(islice(waves, size))
         if not batch:
@@ -136,11 +127,8 @@ def webdataset_raw(tars: list[str]) -> Iterator[bytes]:
     return (sample["flac"] for sample in stream)
 
 
-def webdataset_batches(
-    tars: list[str], batch_size: int, workers: int, batched: bool
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Streamed with a shuffle buffer and decoded in workers; `batched`: also padded there, else in the
-    trainer."""
+def webdataset_batches(tars: list[str], batch_size: int, workers: int, batched: bool) -> Batches:
+    """Streamed with a shuffle buffer, decoded in workers; padded there if `batched`, else in the trainer."""
     import webdataset
 
     stream = webdataset.WebDataset(tars, shardshuffle=len(tars), nodesplitter=None, empty_check=False, seed=1)
@@ -177,9 +165,7 @@ def lhotse_prepare(members: list[Member], folder: Path, members_per_shard: int) 
     CutSet(cuts()).to_shar(folder, fields={"recording": "flac"}, shard_size=members_per_shard)
 
 
-def lhotse_batches(
-    folder: Path, batch_seconds: float, workers: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def lhotse_batches(folder: Path, batch_seconds: float, workers: int) -> Batches:
     """Shar with a DynamicBucketingSampler in each worker, audio collated there."""
     from lhotse import CutSet
     from lhotse.dataset import DynamicBucketingSampler, make_worker_init_fn
@@ -198,8 +184,7 @@ class _LhotseAudio(torch.utils.data.Dataset):
     def __getitem__(self, cuts: object) -> tuple[torch.Tensor, torch.Tensor]:
         from lhotse.dataset.collation import collate_audio
 
-        audio, lengths = collate_audio(cuts)
-        return audio, lengths
+        return collate_audio(cuts)
 
 
 def lhotse_raw(folder: Path) -> Iterator[bytes]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.bench.readers.peers import Member
 
 
-def reads(members: Sequence[Member], cold: bool, cores: int) -> list[int]:
-    """Sizes of members, read into one buffer a thread.
+def reads(members: Sequence[Member], cold: bool, cores: int) -> Iterator[int]:
+    """Sizes of members, read into one buffer a thread once the first is asked for.
 
     `cold`: past the page cache (O_DIRECT), 16 at a time: the device's own rate; OSError if the file system
-    has none. Otherwise copied out of the page cache by a thread per core into buffers that stay in the
-    processor's cache.
+    has none. Else a thread per core copies out of the page cache, into what stays in the processor's cache.
     """
     flags, threads = (os.O_DIRECT, 16) if cold else (0, cores)
     page = mmap.PAGESIZE
@@ -37,4 +36,4 @@ def reads(members: Sequence[Member], cold: bool, cores: int) -> list[int]:
     finally:
         for descriptor in descriptors.values():
             os.close(descriptor)
-    return [member.size for member in members]
+    yield from (member.size for member in members)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 
 from millrace.asr.loading.batch_slots import BatchSlots
 from millrace.asr.loading.collate import BadSample, Batch
@@ -23,33 +23,14 @@ _EXAMPLES = 5
 _JUDGED_ROWS = 1000  # before that many rows, a share of bad ones says little
 
 
-class StepSampler(Sampler):
-    """The requests for a dataset's plan from `start_step` on, each with the rows its worker gets next."""
-
-    def __init__(self, dataset: BucketedDataset, workers: int, start_step: int = 0) -> None:
-        self.dataset, self.workers, self.start_step = dataset, workers, start_step
-
-    def __len__(self) -> int:
-        return max(0, len(self.dataset) - self.start_step)
-
-    def __iter__(self) -> Iterator[BatchRequest]:
-        plan, rank, steps = self.dataset.plan, self.dataset.rank, len(self.dataset)
-        for step in range(self.start_step, steps):
-            # A DataLoader deals steps to its workers in turn.
-            ahead = step + max(self.workers, 1)
-            following = plan.batch(ahead, rank) if ahead < steps else None
-            yield BatchRequest(step, plan.batch(step, rank), plan.is_filler(step, rank), following)
-
-
 class BadSamples:
     """Counts of what was left out over all workers of a rank; `check` stops a run that loses too much.
 
-    The share is taken of at least `judged_rows` rows, so that one bad sample right after a resume stops
-    nothing.
+    The share is taken of at least 1,000 rows (or all `rows`): one bad sample after a resume stops nothing.
     """
 
-    def __init__(self, max_bad_fraction: float, judged_rows: int = _JUDGED_ROWS) -> None:
-        self.max_bad_fraction, self.judged_rows = max_bad_fraction, judged_rows
+    def __init__(self, max_bad_fraction: float, rows: int) -> None:
+        self.max_bad_fraction, self.judged_rows = max_bad_fraction, min(_JUDGED_ROWS, rows)
         self.planned = 0
         self.reasons: Counter[str] = Counter()
         self.examples: list[BadSample] = []
@@ -73,9 +54,7 @@ class BadSamples:
         if self.count <= self.max_bad_fraction * max(self.planned, self.judged_rows):
             return
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons.most_common())
-        examples = "; ".join(
-            f"row {sample.row} ({sample.reason}): {sample.message}" for sample in self.examples
-        )
+        examples = "; ".join(f"row {bad.row} ({bad.reason}): {bad.message}" for bad in self.examples)
         raise MillraceError(
             f"{self.count} of {self.planned} samples so far cannot be used, more than max_bad_fraction "
             f"{self.max_bad_fraction:g} allows ({reasons}). Examples: {examples}",
@@ -106,25 +85,14 @@ class BatchLoader:
         pin_memory: bool = False,
         prefetch_batches: int = 4,
     ) -> None:
-        self.dataset = dataset
-        self.bad = BadSamples(max_bad_fraction, min(_JUDGED_ROWS, len(dataset.table)))
-        self.sampler = StepSampler(dataset, workers, start_step)
-        with_workers = {
-            "persistent_workers": True,
-            "prefetch_factor": prefetch_batches,
-            "multiprocessing_context": start_method,
-            "worker_init_fn": seeding.start_worker,
-        }
-        self._loads = _Loads(dataset)
-        self._loader = DataLoader(
-            self._loads,
-            batch_size=None,
-            sampler=self.sampler,
-            num_workers=workers,
-            collate_fn=_unchanged,
-            pin_memory=pin_memory and torch.cuda.is_available(),
-            **(with_workers if workers else {}),
-        )
+        self.dataset, self.start_step = dataset, start_step
+        self.bad = BadSamples(max_bad_fraction, len(dataset.table))
+        self._feed = _Feed(dataset, workers)
+        options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
+        if workers:
+            options |= {"persistent_workers": True, "prefetch_factor": prefetch_batches}
+            options |= {"multiprocessing_context": start_method, "worker_init_fn": seeding.start_worker}
+        self._loader = DataLoader(self._feed, batch_size=None, sampler=self._feed, **options)
 
     def close(self) -> None:
         """End the workers; iterating again starts new ones."""
@@ -141,25 +109,18 @@ class BatchLoader:
         self.dataset.plan = plan
 
     @property
-    def start_step(self) -> int:
-        return self.sampler.start_step
-
-    @start_step.setter
-    def start_step(self, step: int) -> None:
-        self.sampler.start_step = step
-
-    @property
     def slots(self) -> BatchSlots | None:
         """The shared memory of the workers there are; None before the first pass, and if there is no room."""
-        return self._loads.slots
+        return self._feed.slots
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return max(0, len(self.dataset) - self.start_step)
 
     def __iter__(self) -> Iterator[Batch]:
+        self._feed.start_step = self.start_step
         if self._loader.num_workers and getattr(self._loader, "_iterator", None) is None:
             # New ones for new workers: workers that were ended may have left theirs taken.
-            self._loads.slots = self._slots()
+            self._feed.slots = self._new_slots()
         for batch in self._loader:
             if isinstance(batch, MillraceError):
                 raise batch
@@ -167,47 +128,45 @@ class BatchLoader:
             self.bad.check()
             yield batch
 
-    def _slots(self) -> BatchSlots | None:
-        """Slots for the batches under way, the one in the trainer's hands, and the one being written.
-
-        A slot holds the largest of some batches of the plan with a margin: all are cut to the same budget.
-        """
+    def _new_slots(self) -> BatchSlots | None:
+        # A slot holds the largest of some batches of the plan with a margin: all are cut to the same budget.
         dataset, seconds = self.dataset, 1.0
         steps = np.unique(np.linspace(0, len(dataset) - 1, 200).astype(int)).tolist() if len(dataset) else []
         for step in steps:
             rows = dataset.table.rows(dataset.plan.batch(step, dataset.rank))
             seconds = max(seconds, len(rows) * max((row.duration_s for row in rows), default=0))
         samples = int(1.25 * seconds * dataset.sampling_rate)
+
+        # For the batches under way, the one in the trainer's hands, and the one being written.
         workers, slots = self._loader.num_workers, self._loader.prefetch_factor + 2
         with contextlib.suppress(OSError):
             memory = os.statvfs("/dev/shm")
             needed, free = workers * slots * samples * 4, memory.f_bavail * memory.f_frsize
             if needed > free:
-                log.warning(
-                    "/dev/shm has %d MB free, and batches under way may take %d MB: give it more (docker "
-                    "--shm-size), or take fewer workers or prefetch_batches",
-                    free >> 20,
-                    needed >> 20,
-                )
+                problem = "/dev/shm has %d MB free, and batches under way may take %d MB: give it more "
+                remedy = "(docker --shm-size), or take fewer workers or prefetch_batches"
+                log.warning(problem + remedy, free >> 20, needed >> 20)
                 return None
         return BatchSlots(workers, slots, samples)
 
 
-class _Loads(Dataset):
-    """A dataset that returns its MillraceErrors: raised, they would cross as a traceback in one string."""
+class _Feed:
+    """Both ends of a DataLoader: the sampler of requests in the trainer, the dataset in the workers."""
 
-    def __init__(self, dataset: BucketedDataset) -> None:
-        self.dataset, self.slots = dataset, None
+    def __init__(self, dataset: BucketedDataset, workers: int) -> None:
+        self.dataset, self.workers, self.start_step, self.slots = dataset, workers, 0, None
 
-    def __len__(self) -> int:
-        return len(self.dataset)
+    def __iter__(self) -> Iterator[BatchRequest]:
+        plan, rank, steps = self.dataset.plan, self.dataset.rank, len(self.dataset)
+        for step in range(self.start_step, steps):
+            # A DataLoader deals steps to its workers in turn.
+            ahead = step + max(self.workers, 1)
+            following = plan.batch(ahead, rank) if ahead < steps else None
+            yield BatchRequest(step, plan.batch(step, rank), plan.is_filler(step, rank), following)
 
     def __getitem__(self, request: BatchRequest) -> Batch | MillraceError:
         try:
             return self.dataset.load(request, self.slots)
         except MillraceError as error:
+            # Returned: raised, it would cross as a traceback in one string.
             return MillraceError(error.problem, error.where, error.remedy)
-
-
-def _unchanged(batch: Batch | MillraceError) -> Batch | MillraceError:
-    return batch

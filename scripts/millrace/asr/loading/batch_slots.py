@@ -1,8 +1,7 @@
 """Shared memory that is used again for every batch: a worker decodes into it, the trainer reads it in place.
 
 A fresh shared-memory segment per batch costs a page fault per 4 KiB on both sides, half as much as decoding.
-Slots are mapped once. The trainer's tensor holds a lease; when its memory is no longer referenced, the slot
-is free again.
+Slots are mapped once. The trainer's tensor holds a lease; a slot whose memory nobody references is free.
 """
 
 from __future__ import annotations
@@ -30,20 +29,17 @@ class BatchSlots:
         _OPEN[self.number] = self
 
     def take(self, worker: int, count: int, samples: int) -> tuple[np.ndarray, tuple[int, int, int]] | None:
-        """In a worker: a free slot as float32 (count, samples), not zeroed, and its address; None if there is
-        none."""
+        """In a worker: a free slot as float32 (count, samples), not zeroed, and its address; None if full."""
         busy = self.busy.numpy()[worker]
         free = np.flatnonzero(busy == 0)
         if not len(free) or not 0 < count * samples <= self.samples:
             return None
         slot = int(free[0])
         busy[slot] = 1
-        first = slot * self.samples
-        flat = self.buffers[worker].numpy()[first : first + count * samples]
+        flat = self.buffers[worker].numpy()[slot * self.samples :][: count * samples]
         return flat.reshape(count, samples), (self.number, worker, slot)
 
     def release(self, worker: int, slot: int) -> None:
-        """Make a slot free for its worker."""
         self.busy.numpy()[worker, slot] = 0
 
 
@@ -66,19 +62,13 @@ def leased(address: tuple[int, int, int], shape: tuple[int, int]) -> torch.Tenso
 
 
 def shared_floats(count: int) -> torch.Tensor:
-    """float32 zeros in a new shared-memory segment, whose pages take memory only once they are written.
-
-    Raises MillraceError if /dev/shm has no room.
-    """
+    """float32 zeros in new shared memory, which takes room once written; MillraceError if none is left."""
     try:
         storage = torch.UntypedStorage._new_shared(count * 4, device="cpu")
     except RuntimeError as error:
         if "shared memory" not in str(error):
             raise
-        raise MillraceError(
-            f"no room is left for a batch of {count * 4 / 1e6:.1f} MB",
-            where="/dev/shm",
-            remedy="Give it more (docker --shm-size), or take fewer workers or prefetch_batches, "
-            "or num_workers 0",
-        ) from None
+        problem = f"no room is left for a batch of {count * 4 / 1e6:.1f} MB"
+        remedy = "Give it more (docker --shm-size), take fewer workers or prefetch_batches, or num_workers 0"
+        raise MillraceError(problem, "/dev/shm", remedy) from None
     return torch.empty(0, dtype=torch.float32).set_(storage)

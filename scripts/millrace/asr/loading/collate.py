@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from millrace.asr.loading.batch_slots import BatchSlots, leased, shared_floats
-from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode, decode_flac_into, flac_samples
-from millrace.asr.loading.reader import ReadError
+from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode, decode_flac, flac_samples
+from millrace.asr.loading.reader import ReadError, SampleError
 from millrace.asr.loading.row_table import Row
 
 # A clip this much longer than its manifest says would break the memory budget of its batch.
@@ -36,8 +36,7 @@ class Batch:
     audio: float32 (B, T), zeros after each sample's end; lengths: int64 (B,), in samples; rows: int64 (B,),
     numbers of the bucket rows; sample_ids: uint64 (B,), the samples' identities; duration_s: float32 (B,),
     the manifest's seconds. `planned` is B plus the number of bad samples. The loss of a `filler`, a repeated
-    batch, must count nothing. A batch may be empty (B = 0): it is still a step, so that all ranks take the
-    same number.
+    batch, must count nothing. An empty batch (B = 0) is still a step: all ranks take the same number.
     """
 
     step: int
@@ -49,14 +48,13 @@ class Batch:
     sample_ids: np.ndarray
     duration_s: np.ndarray
     planned: int
-    bad: tuple[BadSample, ...] = field(default=())
+    bad: tuple[BadSample, ...] = ()
     filler: bool = False
     slot: tuple[int, int, int] | None = None  # only on its way from a worker
 
     @classmethod
     def of(cls, good: Sequence[Row], lengths: Sequence[int], **others: Any) -> Batch:
-        """The batch of these rows, with `lengths` in samples; `others` are the fields that rows say nothing
-        of."""
+        """The batch of these rows, with `lengths` in samples; `others` are the fields that rows lack."""
         return cls(
             lengths=torch.tensor(lengths, dtype=torch.int64),
             transcripts=[row.transcript for row in good],
@@ -123,7 +121,15 @@ def collate(
     bad = {at: sample for at, sample in enumerate(measured) if isinstance(sample, BadSample)}
     good = [at for at in range(len(rows)) if at not in bad]
     lengths = {at: measured[at] if isinstance(measured[at], int) else len(measured[at]) for at in good}
-    audio, slot = _memory(len(good), max(lengths.values(), default=0), slots, worker)
+
+    # Then the memory, not zeroed: in a worker a slot or a shared segment.
+    count, samples, slot = len(good), max(lengths.values(), default=0), None
+    if worker is not None and slots is not None and (free := slots.take(worker, count, samples)):
+        audio, slot = torch.from_numpy(free[0]), free[1]
+    elif worker is not None and count * samples:
+        audio = shared_floats(count * samples).reshape(count, samples)
+    else:
+        audio = torch.empty((count, samples), dtype=torch.float32)
 
     # Then every clip goes to its line of the batch, and zeros after it.
     lines = zip(audio.numpy(), good, strict=True)
@@ -164,7 +170,7 @@ def _measure(sampling_rate: int, row: Row, raw: bytes | ReadError) -> int | np.n
             message = f"{seconds:.2f} s of sound where the manifest says {row.duration_s:.2f} s"
             raise DecodeError("longer_than_manifest", message)
         return sound
-    except (ReadError, DecodeError) as error:
+    except SampleError as error:
         return BadSample(row.number, row.sample_id, error.reason, str(error))
 
 
@@ -176,19 +182,7 @@ def _fill(job: tuple[np.ndarray, int, Row, bytes, int | np.ndarray]) -> BadSampl
         line[:length] = sound
         return None
     try:
-        decode_flac_into(raw, line[:length])
+        decode_flac(raw, line[:length])
     except DecodeError as error:
         return BadSample(row.number, row.sample_id, error.reason, str(error))
     return None
-
-
-def _memory(
-    count: int, samples: int, slots: BatchSlots | None, worker: int | None
-) -> tuple[torch.Tensor, tuple[int, int, int] | None]:
-    """float32 (count, samples), not zeroed, and its slot, if it is in one; in a worker shared memory."""
-    taken = slots.take(worker, count, samples) if slots is not None and worker is not None else None
-    if taken:
-        return torch.from_numpy(taken[0]), taken[1]
-    if worker is None or not count * samples:
-        return torch.empty((count, samples), dtype=torch.float32), None
-    return shared_floats(count * samples).reshape(count, samples), None

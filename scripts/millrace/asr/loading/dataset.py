@@ -50,9 +50,8 @@ class BucketedDataset(Dataset):
         print(batch["audio"].shape, batch["lengths"], batch["transcripts"])
 
     The plan stays with the trainer: a worker is sent the rows of one batch at a time, so its memory does not
-    depend on the size of the epoch, and `plan` may be set anew for the next epoch while workers live on. A
-    sample that cannot be read or decoded is left out and listed in `Batch.bad`. Raises MillraceError for a
-    tar that has changed.
+    depend on the size of the epoch, and `plan` may be set anew for the next epoch while workers live on. What
+    cannot be read or decoded is left out and listed in `Batch.bad`; a tar that changed raises MillraceError.
     """
 
     def __init__(
@@ -78,9 +77,8 @@ class BucketedDataset(Dataset):
     def __getitem__(self, step: int) -> Batch:
         if not 0 <= step < len(self):
             raise IndexError(step)
-        return self.load(
-            BatchRequest(step, self.plan.batch(step, self.rank), self.plan.is_filler(step, self.rank))
-        )
+        rows, filler = self.plan.batch(step, self.rank), self.plan.is_filler(step, self.rank)
+        return self.load(BatchRequest(step, rows, filler))
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
         """Read, decode and pad the rows of one step, in a worker into one of `slots` or shared memory."""
@@ -93,24 +91,23 @@ class BucketedDataset(Dataset):
         if self.decode_threads > 1 and (self._pool is None or self._pid != os.getpid()):
             self._pool, self._pid = ThreadPoolExecutor(self.decode_threads, "decode"), os.getpid()
         run = self._pool.map if self.decode_threads > 1 else map
-        worker = get_worker_info()
-        number = None if worker is None else worker.id
-        batch = collate(request.step, rows, raws, self.sampling_rate, run, slots, number)
+        worker = getattr(get_worker_info(), "id", None)
+        batch = collate(request.step, rows, raws, self.sampling_rate, run, slots, worker)
         batch.filler = request.filler
-        for sample in batch.bad:
-            self._log(sample)
+        for bad in batch.bad:
+            self._log(bad)
         return batch
 
-    def _log(self, sample: BadSample) -> None:
-        if sample.row in self._logged or len(self._logged) > _LOGGED:
+    def _log(self, bad: BadSample) -> None:
+        if bad.row in self._logged or len(self._logged) > _LOGGED:
             return
-        self._logged.add(sample.row)
+        self._logged.add(bad.row)
         if len(self._logged) > _LOGGED:
             log.warning("more samples cannot be used; this worker logs no further ones, but all are counted")
             return
-        tar = self.table.tar_state(self.table.rows([sample.row])[0].tar).path
-        member = self.table.member(sample.row)
-        log.warning("sample left out (%s): %s in %s: %s", sample.reason, member, tar, sample.message)
+        tar = self.table.tar_state(self.table.rows([bad.row])[0].tar).path
+        member = self.table.member(bad.row)
+        log.warning("sample left out (%s): %s in %s: %s", bad.reason, member, tar, bad.message)
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "plan": None, "_pool": None, "_logged": set()}

@@ -18,7 +18,6 @@ from millrace.common.machine.memory import keep_freed_memory
 _PROBES = 4  # reads of one byte that show whether a hop is cached already
 _ADVICE_BYTES = 1 << 20  # the kernel cuts one WILLNEED to its largest request
 
-
 # The address of a member: the path of its tar (or a key of `tars`), offset and size in bytes.
 Request = tuple[str | int, int, int]
 
@@ -35,11 +34,8 @@ class TarState(NamedTuple):
     root: str = ""
 
 
-class ReadError(Exception):
-    """Bytes that cannot be read. The message names the tar.
-
-    Reasons: tar_missing, short_read, bad_address, io_error.
-    """
+class SampleError(Exception):
+    """A sample that cannot be used. `reason` is a slug for counts, the message is for people."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -47,6 +43,13 @@ class ReadError(Exception):
 
     def __str__(self) -> str:
         return self.args[1]
+
+
+class ReadError(SampleError):
+    """Bytes that cannot be read, of a tar that the message names.
+
+    Reasons: tar_missing, short_read, bad_address, io_error.
+    """
 
 
 _SILENT = (OSError, ReadError, MillraceError, AttributeError, OverflowError, ValueError, TypeError)
@@ -64,9 +67,8 @@ class IndexedTarReader:
     `max_open_tars` file descriptors are open, each process has its own (fork and pickling are safe); within a
     process one thread calls at a time.
 
-    `threads` share the reads of `read_many`. Copying out of the page cache is bound by one core's memory
-    bandwidth, so that a process with cores to spare reads faster with several; DataLoader workers use all
-    cores with one each.
+    `threads` share the reads of `read_many`: one core's memory bandwidth bounds copies out of the page cache.
+    With DataLoader workers on all cores, one is enough.
     """
 
     def __init__(
@@ -108,15 +110,14 @@ class IndexedTarReader:
                 os.close(self._own_descriptors().pop(tar))
             raise self._error("io_error", tar, str(error.strerror)) from error
         if len(raw) < size:
-            message = f"ends after {len(raw)} of the {size} bytes at offset {offset}"
-            raise self._error("short_read", tar, message)
+            problem = f"ends after {len(raw)} of the {size} bytes at offset {offset}"
+            raise self._error("short_read", tar, problem)
         return raw
 
     def read_many(self, requests: Iterable[Request]) -> Iterator[bytes | ReadError]:
         """Yield for each request, in order, its bytes or the ReadError, with `lookahead` requests under way.
 
-        Requests are taken in hops of half the lookahead. The reads of the next hop are announced to the
-        kernel in the order (tar, offset) before this hop is read, unless they are in the page cache already.
+        A hop is half the lookahead; the next hop is announced to the kernel before this one is read.
         """
         # Both hops' tars stay open, so that announcing and reading open each tar once.
         hop = max(1, min(self.lookahead, self.max_open_tars) // 2)
@@ -150,8 +151,7 @@ class IndexedTarReader:
             return preads(requests)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, "read")
-        # Every thread takes each n-th request, so that sizes even out. All have read when this returns: no
-        # descriptor is closed under a thread.
+        # Each takes every n-th request: sizes even out. All end here: no descriptor is closed under a thread.
         shares = [requests[first :: self.threads] for first in range(self.threads)]
         others = [self._pool.submit(lambda share: list(preads(share)), share) for share in shares[1:]]
         raws: list[bytes | None] = [None] * len(requests)
@@ -163,8 +163,7 @@ class IndexedTarReader:
     def will_need(self, requests: Sequence[Request]) -> None:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way together.
 
-        Costs a few one-byte probes if the bytes are cached already. Never fails: what is wrong with a tar
-        shows when it is read.
+        If the bytes are cached, a few one-byte probes. Never fails: reading shows what is wrong with a tar.
         """
         if not self.lookahead or not requests or not hasattr(os, "posix_fadvise"):
             return
@@ -181,12 +180,12 @@ class IndexedTarReader:
 
     def close(self) -> None:
         """Close all descriptors and end the threads; the reader can be used again."""
-        if self._pool is not None and self._pid == os.getpid():
+        descriptors = self._own_descriptors()
+        if self._pool is not None:
             self._pool.shutdown()
-        self._pool = None
-        for descriptor in self._own_descriptors().values():
-            os.close(descriptor)
-        self._descriptors.clear()
+            self._pool = None
+        while descriptors:
+            os.close(descriptors.popitem()[1])
 
     def _descriptor(self, tar: str | int) -> int:
         """The descriptor of a tar, now the most recent; the least recent is closed if they are too many."""
@@ -194,14 +193,7 @@ class IndexedTarReader:
         if tar in descriptors:
             descriptors.move_to_end(tar)
             return descriptors[tar]
-        descriptor = self._open(self._state(tar))
-        while len(descriptors) >= self.max_open_tars:
-            os.close(descriptors.popitem(last=False)[1])
-        descriptors[tar] = descriptor
-        return descriptor
-
-    def _open(self, state: TarState) -> int:
-        path, size, mtime_ns, root = state
+        path, size, mtime_ns, root = self._state(tar)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -215,12 +207,13 @@ class IndexedTarReader:
         pairs = ((size, now.st_size), (mtime_ns, now.st_mtime_ns))
         if any(recorded is not None and recorded != current for recorded, current in pairs):
             os.close(descriptor)
-            raise MillraceError(
-                f"the tar has changed since it was indexed (size {size} then, {now.st_size} bytes now; "
-                f"mtime_ns {mtime_ns} then, {now.st_mtime_ns} now): its addresses may point anywhere",
-                where=path,
-                remedy=REBUILD,
-            )
+            sizes = f"size {size} then, {now.st_size} bytes now"
+            times = f"mtime_ns {mtime_ns} then, {now.st_mtime_ns} now"
+            problem = f"the tar has changed since it was indexed ({sizes}; {times})"
+            raise MillraceError(f"{problem}: its addresses may point anywhere", path, REBUILD)
+        while len(descriptors) >= self.max_open_tars:
+            os.close(descriptors.popitem(last=False)[1])
+        descriptors[tar] = descriptor
         return descriptor
 
     def _error(self, reason: str, tar: str | int, problem: str) -> ReadError:
@@ -232,12 +225,9 @@ class IndexedTarReader:
     def _cached(self, request: Request) -> bool:
         """Whether the first byte is in the page cache (False on file systems that do not say)."""
         tar, offset, size = request
-        if size <= 0:
-            return True
-        try:
-            return os.preadv(self._descriptor(tar), [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-        except _SILENT:
-            return False
+        with contextlib.suppress(*_SILENT):
+            return size <= 0 or os.preadv(self._descriptor(tar), [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        return False
 
     def _own_descriptors(self) -> OrderedDict[str | int, int]:
         if self._pid != os.getpid():
@@ -249,11 +239,8 @@ class IndexedTarReader:
             self._pid, self.opened = os.getpid(), 0
         return self._descriptors
 
-    def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("max_open_tars", "tars", "lookahead", "threads")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__init__(**state)
+    def __reduce__(self) -> tuple:
+        return IndexedTarReader, (self.max_open_tars, self.tars, self.lookahead, self.threads)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

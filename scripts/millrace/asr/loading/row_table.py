@@ -1,9 +1,8 @@
 """The rows of all bucket parquets as one file of fixed-width records: any row is one small positioned read.
 
-Workers fetch the rows of a batch from it. Nothing is loaded or mapped, so the memory of a worker depends
-neither on the number of rows nor on that of tars, and the page cache is shared by all workers and ranks of a
-node. (One Arrow IPC file, mapped, opens as fast and reads as fast, but every worker's resident memory grows
-by the file.)
+Nothing is loaded or mapped, so that the memory of a worker depends neither on the number of rows nor on that
+of tars, and all workers and ranks of a node share the page cache. (A mapped Arrow IPC file is as fast, but
+every worker's resident memory grows by it.)
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +25,6 @@ from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.reader import TarState
 from millrace.asr.loading.row_table_writer import MAGIC, RECORD, TAR, write
 from millrace.common.errors import MillraceError
-
-_MEMBER_COLUMNS = ("tar_member_name", "member")
 
 
 class Row(NamedTuple):
@@ -68,7 +65,6 @@ class RowTable:
         except (OSError, ValueError, OverflowError) as error:
             remedy = "Remove it; it is made again from the buckets"
             raise MillraceError(f"not a row table ({error})", where=str(path), remedy=remedy) from None
-        self.tars = TarStates(self)
 
     @classmethod
     def open(
@@ -88,22 +84,30 @@ class RowTable:
         parquets, tars = config.parquets(split), config.file.parent / "tars.parquet"
         arguments = parquets, os.path.realpath(tar_root if tar_root is not None else config.tar_root)
         folder = Path(cache_dir or config.file.parent)
+
         # A cache folder may serve several bucket folders (train, dev): each sweeps its own old tables only.
         # In the bucket folder itself no absolute path takes part, so that a moved folder keeps its table.
         origin = split
         if cache_dir is not None:
             origin = hashlib.sha256(os.fsencode(config.file.parent.resolve() / split)).hexdigest()[:8]
-        path = folder / f"rows-{origin}-{_digest([*parquets, tars] if tars.exists() else parquets)}.table"
+        digest = hashlib.sha256(MAGIC)
+        for file in [*parquets, tars] if tars.exists() else parquets:
+            state = f"{file.name}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}\n"
+            digest.update(state.encode(errors="surrogateescape"))
+        path = folder / f"rows-{origin}-{digest.hexdigest()[:16]}.table"
         if path.exists():  # also if nothing can be written
             return cls(path, *arguments)
+
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder / ".rows.lock"):
+            with open(folder / ".rows.lock", "w") as lock:
+                # One of the node's ranks writes, if the file system has locks; the write is atomic anyway.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_EX)
                 if not path.exists():
                     write(path, parquets, tars if tars.exists() else None)
-                    for old in folder.glob(f"rows-{origin}-*.table"):
-                        if old != path:
-                            old.unlink(missing_ok=True)
+                    for old in {*folder.glob(f"rows-{origin}-*.table")} - {path}:
+                        old.unlink(missing_ok=True)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
@@ -111,6 +115,10 @@ class RowTable:
             remedy = "Make it writable, or copy the folder of the buckets (not the tars) to a place that is"
             raise MillraceError(problem, where=str(folder), remedy=remedy) from None
         return cls(path, *arguments)
+
+    @property
+    def tars(self) -> TarStates:
+        return TarStates(self)
 
     def __len__(self) -> int:
         return self._facts["rows"]
@@ -147,7 +155,8 @@ class RowTable:
                 continue
             with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
                 parquet, number = pq.ParquetFile(file), number - first
-                column = next(name for name in _MEMBER_COLUMNS if name in parquet.schema_arrow.names)
+                names = parquet.schema_arrow.names
+                column = next(name for name in ("tar_member_name", "member") if name in names)
                 for group in range(parquet.num_row_groups):
                     count = parquet.metadata.row_group(group).num_rows
                     if number < count:
@@ -159,12 +168,11 @@ class RowTable:
         """Absolute path of a tar, its size and mtime when it was indexed, and the root of a relative path."""
         if not 0 <= tar < self._facts["tar_count"]:
             raise KeyError(tar)
-        name, name_bytes, size, mtime_ns = self._record(TAR, "tars", tar)
+        name, name_bytes, *recorded = self._record(TAR, "tars", tar)
         path = os.fsdecode(self._pread(name_bytes, name))
         root = "" if os.path.isabs(path) else self.tar_root
-        return TarState(
-            os.path.join(root, path), size if size >= 0 else None, mtime_ns if mtime_ns >= 0 else None, root
-        )
+        size, mtime_ns = (None if value < 0 else value for value in recorded)
+        return TarState(os.path.join(root, path), size, mtime_ns, root)
 
     def _record(self, kind: np.dtype, region: str, number: int) -> tuple:
         raw = self._pread(kind.itemsize, self._facts[region] + number * kind.itemsize)
@@ -185,11 +193,7 @@ class RowTable:
         return raw
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_descriptor", "tars")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._descriptor, self.tars = None, TarStates(self)
+        return {**self.__dict__, "_descriptor": None}
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -204,20 +208,3 @@ class TarStates:
 
     def __getitem__(self, tar: int) -> TarState:
         return self._table.tar_state(tar)
-
-
-def _digest(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256(MAGIC)
-    for file in files:
-        state = file.stat()
-        digest.update(f"{file.name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock among the ranks of a node, if the file system has locks; the write is atomic anyway."""
-    with open(path, "w") as handle:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -19,18 +19,9 @@ from millrace.common.errors import MillraceError
 
 # Part of the name of every table too: a table of another version is never opened, but made again.
 MAGIC = b"millrace-rows-2\n"
-RECORD = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("size", "<i8"),
-        ("sample_id", "<u8"),
-        ("text", "<i8"),
-        ("text_bytes", "<i4"),
-        ("tar", "<i4"),
-        ("language", "<i4"),
-        ("duration_s", "<f4"),
-    ]
-)
+_ADDRESS = [("offset", "<i8"), ("size", "<i8"), ("sample_id", "<u8")]
+_TEXT = [("text", "<i8"), ("text_bytes", "<i4")]
+RECORD = np.dtype([*_ADDRESS, *_TEXT, ("tar", "<i4"), ("language", "<i4"), ("duration_s", "<f4")])
 TAR = np.dtype([("name", "<i8"), ("name_bytes", "<i8"), ("size", "<i8"), ("mtime_ns", "<i8")])
 _RECORDS_AT = 64
 _PIECE = 1 << 18
@@ -46,11 +37,9 @@ _REQUIRED = {"tar_path", "offset", "size", "transcript"}
 
 
 def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
-    """Write the row table of bucket parquets. `tars`: parquet with tar_path, size, mtime_ns of the indexed
-    tars.
+    """Write the row table of bucket parquets. `tars`: parquet of tar_path, size, mtime_ns when indexed.
 
-    The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar, facts
-    (JSON).
+    The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar, JSON facts.
     """
     counts = [pq.ParquetFile(file).metadata.num_rows for file in files]
     tar_code: dict[str, int] = {}
@@ -70,19 +59,19 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
                 block["text"], block["text_bytes"] = _append(texts, piece.column("transcript"))
                 records.write(block.tobytes())
         records.flush()
-        states = _states(tars)
+        states = {}
+        if tars is not None:
+            table = pq.read_table(tars, columns=["tar_path", "size", "mtime_ns"])
+            names, *recorded = (column.to_pylist() for column in table.columns)
+            states = dict(zip(names, zip(*recorded, strict=True), strict=True))
         entries = np.zeros(len(tar_code), TAR)
         for number, name in enumerate(tar_code):
             raw = os.fsencode(name)
-            entries[number] = (texts.tell(), len(raw), *states.get(name, (-1, -1)))
+            size, mtime_ns = (-1 if value is None else value for value in states.get(name, (None, None)))
+            entries[number] = (texts.tell(), len(raw), size, mtime_ns)
             texts.write(raw)
-        facts = {
-            "rows": sum(counts),
-            "counts": counts,
-            "records": _RECORDS_AT,
-            "languages": list(language_code),
-        }
-        facts |= {"tars": texts.tell(), "tar_count": len(tar_code)}
+        facts = {"rows": sum(counts), "counts": counts, "records": _RECORDS_AT}
+        facts |= {"languages": list(language_code), "tars": texts.tell(), "tar_count": len(tar_code)}
         texts.write(entries.tobytes())
         facts_at = texts.tell()
         texts.write(orjson.dumps(facts))
@@ -108,10 +97,9 @@ def _codes(column: pa.Array, code: dict[str, int]) -> np.ndarray:
     """int32 number of every text, "" for null; new texts get the next number in `code`."""
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string()).dictionary_encode()
-    names = [
-        *column.dictionary.to_pylist(),
-        *([None] if column.null_count else []),
-    ]  # nulls get the last place
+    names = column.dictionary.to_pylist()
+    if column.null_count:
+        names.append(None)
     numbers = np.array([code.setdefault(name or "", len(code)) for name in names], np.int32)
     indices = pc.fill_null(column.indices.cast(pa.int64()), len(names) - 1)
     return numbers[indices.to_numpy(zero_copy_only=False)]
@@ -128,14 +116,3 @@ def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     if len(column) and ends[-1] > ends[0]:
         texts.write(memoryview(body)[ends[0] : ends[-1]])
     return begin + ends[:-1] - ends[:1], np.diff(ends)
-
-
-def _states(tars: Path | None) -> dict[str, tuple[int, int]]:
-    """(size, mtime_ns) of every tar by its path in the parquets; -1 if not recorded."""
-    if tars is None:
-        return {}
-    rows = pq.read_table(tars, columns=["tar_path", "size", "mtime_ns"]).to_pylist()
-    return {
-        row["tar_path"]: tuple(-1 if row[name] is None else row[name] for name in ("size", "mtime_ns"))
-        for row in rows
-    }

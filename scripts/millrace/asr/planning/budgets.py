@@ -31,28 +31,19 @@ def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds:
 
 
 def check_calibration(
-    calibration: str | Path,
-    model: str,
-    model_options: Mapping[str, Any],
-    settings: LoopSettings,
-    world_size: int,
+    calibration: str | Path, model: str, options: Mapping[str, Any], settings: LoopSettings, world_size: int
 ) -> None:
-    """Raise MillraceError if the sizes in `calibration` were found for a training that takes other memory;
-    the original script's flat form has no such key."""
+    """Raise MillraceError if the sizes in `calibration` were found for a training that takes other memory."""
     key = jsonl.read(calibration).get("key")
-    if not isinstance(key, dict):
+    if not isinstance(key, dict):  # the original script's flat form has none
         return
-    now = {
-        "model": model_digest(model, model_options),
-        "precision": settings.precision,
-        "gradient_checkpointing": settings.gradient_checkpointing,
-    }
+    now = {"model": model_digest(model, options), "precision": settings.precision}
+    now["gradient_checkpointing"] = settings.gradient_checkpointing
     if differing := [name for name, value in now.items() if key.get(name, value) != value]:
         problem = f"these batch sizes were calibrated for another {', '.join(differing)} than this run has"
-        remedy = (
-            "Calibrate with the settings of the run (the rules take them from asr.model and asr.training)"
-        )
-        raise MillraceError(problem, str(calibration), f"{remedy}, or train without a calibration")
+        rules = "the rules take them from asr.model and asr.training"
+        remedy = f"Calibrate with the settings of the run ({rules}), or train without a calibration"
+        raise MillraceError(problem, str(calibration), remedy)
     # Gradients that stay while others are made: of accumulated batches, in DDP's buckets.
     more = "%s: calibrated with %s 1; this run keeps one more copy of the gradients"
     for name, count in {"grad_acc": settings.grad_acc, "world_size": world_size}.items():
@@ -61,11 +52,10 @@ def check_calibration(
 
 
 def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) -> list[BatchBudget]:
-    """The calibrated rows of every bucket; and the original script's flat form.
+    """The calibrated budgets; also of the original script's flat form, {"b_0_3": {"batch_size": 80}}.
 
-    The flat form is {"b_0_3": {"batch_size": 80}}. A bucket's batch size was found with its longest sample.
-    With the `budget` that the memory model gives (`seconds`, `cost`), batches of shorter samples hold more
-    rows.
+    A bucket's batch size was found with its longest sample. With the `budget` that the memory model gives
+    (`seconds`, `cost`), batches of shorter samples hold more rows.
     """
     table = calibration.get("buckets", calibration)
     result = []

@@ -36,8 +36,7 @@ class BatchBudget:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        limits = (self.seconds, self.cost, self.rows)
-        given = [limit for limit in limits if limit is not None]
+        given = [limit for limit in (self.seconds, self.cost, self.rows) if limit is not None]
         if not given or not all(limit > 0 for limit in given):
             problem = f"a batch budget needs a limit, and limits above 0: {self}"
             raise MillraceError(problem, where="batch budget")
@@ -66,8 +65,7 @@ class Cut:
 
 
 def shuffled(rows: int, key: np.uint64) -> np.ndarray:
-    """uint32 permutation of range(rows): the order of their hashes, the same on every machine and numpy
-    version."""
+    """uint32 permutation of range(rows): the order of their hashes, the same on all machines and numpys."""
     numbers = np.arange(rows, dtype=np.uint64)
     return (np.sort((hashing.mix(numbers ^ key) & ~_LOW) | numbers) & _LOW).astype(np.uint32)
 
@@ -102,8 +100,7 @@ def cut_bucket(durations: np.ndarray, budget: BatchBudget, key: np.uint64, windo
 def _by_duration(
     rows: np.ndarray, durations: np.ndarray, jitter: np.uint64 | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The rows in the order of their durations, and these. With `jitter`, durations are lowered by a random
-    share of up to 0.4 % for the sort, so that rows of nearly equal duration change places."""
+    """The rows in the order of their durations, and these; `jitter` blurs the order by up to 0.4 %."""
     lengths = sorting = durations[rows]
     if jitter is not None:
         bits = hashing.mix(rows.astype(np.uint64) ^ jitter) >> np.uint64(40)

@@ -63,18 +63,17 @@ class Plan:
         for step in range(first_step, len(self)):
             yield self.batch(step, rank)
 
-    def _bounds(self, step: int, rank: int) -> tuple[int, int]:
+    def _bounds(self, step: int, rank: int) -> np.ndarray:
         if not (0 <= step < len(self) and 0 <= rank < self.world_size):
             raise IndexError(f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks")
-        start, stop = self.offsets[step * self.world_size + rank : step * self.world_size + rank + 2]
-        return start, stop
+        first = step * self.world_size + rank
+        return self.offsets[first : first + 2]
 
     def stats(self) -> dict:
         """Figures of the plan.
 
         `padding`: share of the padded seconds that is padding; `useful_work`: sum of cost / (ranks * sum over
-        steps of the most expensive batch), cost as in `batch_cost`. `split_batches` and `filler_batches` are
-        the price of equal steps.
+        steps of the most expensive batch), cost as in `batch_cost`. Splits and fillers make steps equal.
         """
         counts = np.diff(self.offsets)
         padded = counts * self.longest.astype(np.float64)
@@ -108,8 +107,7 @@ class Plan:
         }
 
     def save(self, folder: Path) -> Plan:
-        """Write the arrays as .npy, and plan.json last; return the plan memory-mapped, which pickles as a
-        path."""
+        """Write the .npy arrays, then plan.json; return the plan memory-mapped, which pickles as a path."""
         shutil.rmtree(folder, ignore_errors=True)
         for name in _ARRAYS:
             with atomic.replacing(folder / f"{name}.npy") as partial, open(partial, "wb") as handle:

@@ -26,16 +26,14 @@ def plan_epoch(
     world_size: int,
     window: int = WINDOW,
 ) -> Plan:
-    """Plan an epoch over buckets whose rows last `durations[bucket]` seconds (in the order of the bucket's
-    file).
+    """Plan an epoch over buckets whose rows last `durations[bucket]` seconds, in the order of its file.
 
     Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the bucket's
     budget. The batches of a step come from one bucket and cost about the same; the steps of every bucket are
     spread over the epoch. The remaining batches are matched across buckets; if they do not fill the last
     steps, the most expensive of them are split (`split_batches`), and if there are too few rows for that,
     batches are repeated as fillers. A row that alone is over the budget makes a batch of its own
-    (`over_budget_batches`). Raises MillraceError for no rows at all and for durations that are not finite and
-    above 0.
+    (`over_budget_batches`). Raises MillraceError for no rows, and for durations not finite and above 0.
 
     >>> plan = plan_epoch([np.array([2.5, 3.0, 1.0])], BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
     >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
@@ -54,18 +52,13 @@ def plan_epoch(
 
 
 def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
-    """The rest of an epoch after `done_steps` steps of `plan`, for another number of ranks: the rows not yet
-    seen.
+    """The rows of an epoch not seen after `done_steps` steps of `plan`, for another number of ranks.
 
-    Pure in its arguments; the batches stay as they were cut, but for splits. Raises MillraceError if nothing
-    is left.
+    Pure in its arguments; batches stay as cut, but for splits. Raises MillraceError if nothing is left.
     """
     if not 0 <= done_steps < len(plan) or world_size < 1:
-        raise MillraceError(
-            f"there is nothing to plan after step {done_steps} of {len(plan)} for {world_size} ranks",
-            where=f"epoch {plan.epoch}",
-            remedy="Begin the next epoch",
-        )
+        problem = f"there is nothing to plan after step {done_steps} of {len(plan)} for {world_size} ranks"
+        raise MillraceError(problem, where=f"epoch {plan.epoch}", remedy="Begin the next epoch")
     # Batches not yet used, without fillers.
     counts = np.diff(plan.offsets)
     unused = np.flatnonzero(counts[done_steps * plan.world_size :]) + done_steps * plan.world_size
@@ -92,8 +85,7 @@ def resume(
     world_size: int,
     window: int = WINDOW,
 ) -> Plan:
-    """The plan after `spans`, (world size, steps done) of every stretch of the epoch so far, for `world_size`
-    ranks.
+    """The plan for `world_size` ranks after `spans`, (world size, steps done) of each stretch of the epoch.
 
     The last stretch is replanned only if its world size differs: else go on in that plan at its step.
     """
@@ -108,8 +100,7 @@ def resume(
 
 @dataclass
 class _Batches:
-    """Batches to assign to steps: `count` rows from `rows[start]` on, the `longest`, the sum of `seconds`,
-    `bucket`. Batches of one `group` of a bucket are matched in cost together."""
+    """Batches of `count` rows from `rows[start]` on; those of a bucket's `group` are matched in cost."""
 
     rows: np.ndarray
     start: np.ndarray
@@ -204,8 +195,8 @@ def _match_costs(
 def _add_rows(
     steps: np.ndarray, left: np.ndarray, counts: np.ndarray, world: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Add the steps with the most rows to the remaining batches until those have a row for every batch of
-    whole steps. Numbers of the other steps, and the remaining batches."""
+    """Numbers of the steps that stay, and the batches left, with those of the steps broken up."""
+    # Steps with the most rows are broken up until what is left has a row for every batch of whole steps.
     rows = counts[steps].sum(axis=1) if len(steps) else np.zeros(0, dtype=np.int64)
     order = np.argsort(-rows, kind="stable")
     taken, have = 0, int(counts[left].sum())
@@ -219,8 +210,10 @@ def _add_rows(
 def _fill_last_step(
     table: _Batches, left: np.ndarray, world: int
 ) -> tuple[_Batches, np.ndarray, dict[int, int], int]:
-    """Split the most expensive of the remaining batches, or else repeat the cheapest, until they fill whole
-    steps. Returns all batches, the remaining ones, {filler: the batch it repeats}, the number of splits."""
+    """Split the most expensive of the `left` batches, else repeat the cheapest, until they fill whole steps.
+
+    Returns all batches, those left, {filler: the batch it repeats}, and the number of splits.
+    """
     need = -len(left) % world
     if not need:
         return table, left, {}, 0
@@ -233,10 +226,9 @@ def _fill_last_step(
 
     heap = [cost_key(at) for at in left if count[at] > 1]
     heapq.heapify(heap)
-    splits, fillers = 0, {}
+    splits = 0
     while splits < need and heap:
-        # The new batch has the longer rows. The longest of the shorter rows is unknown here: the old one
-        # bounds it.
+        # The new batch has the longer rows; the longest of the shorter ones is unknown: the old bounds it.
         at, new = heapq.heappop(heap)[1], len(start)
         half = count[at] // 2
         half_seconds = seconds[at] * half / count[at]
@@ -253,14 +245,13 @@ def _fill_last_step(
         splits += 1
 
     cheapest = min(left, key=lambda at: (-cost_key(at)[0], at))
-    for filler in range(len(start), len(start) + need - splits):
-        fillers[filler] = cheapest
-        left.append(filler)
-        start.append(start[cheapest])
-        count.append(0)
-        longest.append(0.0)
-        seconds.append(0.0)
-        bucket.append(bucket[cheapest])
+    fillers = dict.fromkeys(range(len(start), len(start) + need - splits), cheapest)
+    left += fillers
+    start += [start[cheapest]] * len(fillers)
+    count += [0] * len(fillers)
+    longest += [0.0] * len(fillers)
+    seconds += [0.0] * len(fillers)
+    bucket += [bucket[cheapest]] * len(fillers)
     sizes = (np.array(start), np.array(count), np.array(longest, np.float32), np.array(seconds))
     table = _Batches(table.rows, *sizes, np.array(bucket, np.int16), table.group)
     return table, np.array(left), fillers, splits
