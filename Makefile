@@ -30,7 +30,7 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 
 # One pytest run, unit tests first and whole workflows last (tests/conftest.py), so that its last line counts them all.
 test: check dry-runs ## Check style and workflow, then run all tests
-	$(BIN)/python -m pytest -n $(WORKERS) tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder tests
 
 fuzz: $(VENV)/.test ## Run the tests with generated examples on new examples, many of them
 	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' '@given' tests)
@@ -60,8 +60,8 @@ bench: $(VENV)/.bench ## Measure against peers: readers, tar index, cutting, buc
 	mkdir -p $(BENCH_DIR)
 	$(BENCH).readers --make-tars 12 --members 6000 --runs 5 --scratch $(BENCH_DIR)
 	$(BENCH).bench_tar_index --folder $(BENCH_DIR) --rounds 5
-	$(BENCH).bench_cut --repeats 3
-	$(BENCH).bench_buckets --rows 2000000 --rounds 3 --work-dir $(BENCH_DIR)/buckets
+	$(BENCH).bench_cut --repeats 5
+	$(BENCH).bench_buckets --rows 2000000 --rounds 5 --work-dir $(BENCH_DIR)/buckets
 	$(BENCH).bench_planner --rows 5000000
 
 # resources/ stays: fetched corpora, and the assignment file that keeps test recordings out of train for ever.

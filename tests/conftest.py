@@ -22,12 +22,15 @@ settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests first, then tests of the workflow's text and dry runs, then whole runs: cheap failures come
-    early."""
+    """Unit tests first, then the workflow's text and dry runs, then whole runs: cheap failures come early.
+
+    Whole runs of a module share a worker, so that its fixtures build once; the longest come first.
+    """
 
     def rank(test: pytest.Item) -> int:
         if test.get_closest_marker("e2e"):
-            return 2
+            test.add_marker(pytest.mark.xdist_group(test.path.stem))
+            return 2 if test.path.stem == "test_end_to_end" else 3
         return 1 if "tests/workflow/" in test.nodeid else 0
 
     items.sort(key=rank)

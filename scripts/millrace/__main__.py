@@ -10,21 +10,21 @@ from millrace.common.workflow.config import LANES
 
 def steps() -> dict[str, str]:
     """Module of every step -> first line of its docstring. Nothing is imported: that would load torch."""
-    found = {}
+    table = {}
     for lane in LANES:
         for path in sorted((Path(__file__).parent / lane).glob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             if any(isinstance(node, ast.FunctionDef) and node.name == "make_parser" for node in tree.body):
-                found[f"millrace.{lane}.{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return found
+                table[f"millrace.{lane}.{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return table
 
 
 def main() -> None:
     """Print the table."""
-    table = steps()
-    width = max(map(len, table))
+    listed = steps()
+    width = max(map(len, listed))
     print("Steps: python -m <step> --help\n")
-    print("\n".join(f"{name:<{width}}  {line}" for name, line in table.items()))
+    print("\n".join(f"{name:<{width}}  {line}" for name, line in listed.items()))
     print("\nRules and their targets: snakemake --list-rules")
 
 

@@ -66,24 +66,24 @@ def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tupl
         raise BadJson("json_damaged", f"not valid JSON ({strict})") from None
     text = text.lstrip("\ufeff")
     options = {"parse_constant": constant, "parse_float": real, "parse_int": _integer}
-    found = {"json_encoding": encoding not in ("utf-8", "utf-8-sig")}
+    repaired = {"json_encoding": encoding not in ("utf-8", "utf-8-sig")}
     try:
         try:
             value = json.loads(text, **options)
         except json.JSONDecodeError as error:
             # A line break or tab typed into a string.
-            found["json_control"] = error.msg.startswith("Invalid control character")
+            repaired["json_control"] = error.msg.startswith("Invalid control character")
             value = json.loads(text, strict=False, **options)
         mended = _without_surrogates(value)
         # NaN differs from itself, so compare what was read as text.
-        found["json_surrogate"] = repr(mended) != repr(value)
+        repaired["json_surrogate"] = repr(mended) != repr(value)
     except RecursionError:
         raise BadJson("json_damaged", f"not valid JSON, or nested too deeply ({strict})") from None
     except ValueError as lenient:
         place = lenient if isinstance(lenient, json.JSONDecodeError) else strict
         raise BadJson("json_damaged", f"not valid JSON ({place})") from None
-    found["json_nan"] = bool(constants)
-    return mended, repairs + [name for name, needed in found.items() if needed]
+    repaired["json_nan"] = bool(constants)
+    return mended, repairs + [name for name, needed in repaired.items() if needed]
 
 
 def _integer(text: str) -> int | float:

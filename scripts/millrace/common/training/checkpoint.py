@@ -26,7 +26,7 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 
 @dataclass(frozen=True)
-class Found:
+class WholeCheckpoint:
     """A whole checkpoint. `header` is checkpoint.json; `damaged` are newer ones that are not whole."""
 
     folder: Path
@@ -102,7 +102,7 @@ class Checkpoints:
         self._prune(step)
         return final
 
-    def newest(self) -> Found | None:
+    def newest(self) -> WholeCheckpoint | None:
         """The newest checkpoint that is whole; None where there is none at all.
 
         Says what is wrong with damaged ones. Raises MillraceError where all there are are damaged: to begin
@@ -118,7 +118,7 @@ class Checkpoints:
                 continue
             if damaged:
                 log.warning("%s: resuming from this checkpoint instead of %s", folder, damaged[0])
-            return Found(folder, step, header, tuple(damaged))
+            return WholeCheckpoint(folder, step, header, tuple(damaged))
         if damaged:
             raise MillraceError(
                 f"all {len(damaged)} checkpoints are damaged",
@@ -127,11 +127,11 @@ class Checkpoints:
             )
         return None
 
-    def load(self, found: Found, mapped: bool = False) -> dict[str, Any]:
+    def load(self, checkpoint: WholeCheckpoint, mapped: bool = False) -> dict[str, Any]:
         """The state of a checkpoint on the host; `mapped`: memory-mapped, so that ranks share its pages."""
         import torch
 
-        return torch.load(found.folder / "state.pt", map_location="cpu", weights_only=True, mmap=mapped)
+        return torch.load(checkpoint.folder / "state.pt", map_location="cpu", weights_only=True, mmap=mapped)
 
     def _checked(self, folder: Path) -> dict[str, Any]:
         try:

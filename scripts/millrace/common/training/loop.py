@@ -14,7 +14,7 @@ from torch.profiler import record_function
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.training import devices, run_log, seeding
-from millrace.common.training.checkpoint import Checkpoints, Found
+from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
 from millrace.common.training.meters import MARK, Window
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals
@@ -70,9 +70,9 @@ class _Loop:
         return self.position.epoch >= self.settings.epochs
 
     def run(self) -> Result:
-        found = self._resume()
+        checkpoint = self._resume()
         ids, board = bool(self.settings.log_ids), bool(self.settings.tensorboard)
-        step = found.step if found else -1
+        step = checkpoint.step if checkpoint else -1
         with run_log.RunLog(self.folder, self.ranks.rank, step, ids=ids, tensorboard=board) as self.log:
             self.window.clock.lap("setup")
             self._evaluate_if_due()
@@ -86,7 +86,7 @@ class _Loop:
                 where=str(self.folder),
                 remedy="Does the model change weights by itself, or leave parameters out of a step?",
             )
-        resumed = found.step if found else None
+        resumed = checkpoint.step if checkpoint else None
         return Result(model, self.position, self.ranks, self.loss, self.evaluations, resumed, digest)
 
     def _epoch(self) -> None:
@@ -215,10 +215,10 @@ class _Loop:
         """One line of metrics.jsonl: what happened since the last one, on all ranks."""
         at = self.position
         self.updates.check_finite(at.optimizer_step)
-        found = self.window.close(self.exchange)
-        self.loss = found["loss"]
-        at.seconds += found["seconds"]
-        line = {"epoch": at.epoch, "world_size": at.world_size, "lr": self.updates.lr, **found}
+        figures = self.window.close(self.exchange)
+        self.loss = figures["loss"]
+        at.seconds += figures["seconds"]
+        line = {"epoch": at.epoch, "world_size": at.world_size, "lr": self.updates.lr, **figures}
         line |= {"grad_norm": self.updates.grad_norm, "samples": at.samples}
         if self.device.type == "cuda":
             line["peak_memory_bytes"] = max(self.exchange.gathered(self.peak))
@@ -266,36 +266,38 @@ class _Loop:
         self.saved_step = step
         self.window.clock.lap("save")
 
-    def _resume(self) -> Found | None:
+    def _resume(self) -> WholeCheckpoint | None:
         """Take up the newest good checkpoint, and cut the logs back to it."""
-        found, problem, lines = None, None, (None, {})
+        checkpoint, problem, lines = None, None, (None, {})
         if self.ranks.is_main:
             try:
-                found = self.checkpoints.newest()
-                step = found.step if found else -1
+                checkpoint = self.checkpoints.newest()
+                step = checkpoint.step if checkpoint else -1
                 run_log.truncate(self.folder / run_log.METRICS, step)
                 run_log.truncate_ids(self.folder, step)
                 lines = known(self.folder / run_log.METRICS)
             except MillraceError as error:
                 problem = (error.problem, error.where, error.remedy)
-        found, problem, (self.loss, self.evaluations) = self.exchange.from_main((found, problem, lines))
+        checkpoint, problem, (self.loss, self.evaluations) = self.exchange.from_main(
+            (checkpoint, problem, lines)
+        )
         if problem:
             raise MillraceError(*problem)
         seeding.seed_all(self.settings.seed, "rank", self.ranks.rank)
-        if found is None:
+        if checkpoint is None:
             self.position.enter(self.ranks.world_size)
             return None
-        if found.header["seed"] != self.settings.seed:
+        if checkpoint.header["seed"] != self.settings.seed:
             raise MillraceError(
-                f"the checkpoint was trained with seed {found.header['seed']}, not {self.settings.seed}",
-                where=str(found.folder),
+                f"the checkpoint was trained with seed {checkpoint.header['seed']}, not {self.settings.seed}",
+                where=str(checkpoint.folder),
                 remedy="Set that seed, or train in another folder",
             )
-        self._load(self.checkpoints.load(found, mapped=self.device.type != "cpu"), found)
-        return found
+        self._load(self.checkpoints.load(checkpoint, mapped=self.device.type != "cpu"), checkpoint)
+        return checkpoint
 
-    def _load(self, state: dict[str, Any], found: Found) -> None:
-        self.updates.load_state_dict(state, found.step)
+    def _load(self, state: dict[str, Any], checkpoint: WholeCheckpoint) -> None:
+        self.updates.load_state_dict(state, checkpoint.step)
         self.task.load_state_dict(state["task"])
         if state["length"] == self.settings.length:
             self.schedule = Schedule(**state["schedule"])
@@ -311,8 +313,11 @@ class _Loop:
                 self.settings.seed, "rank", rank, self.ranks.world_size, self.position.optimizer_step
             )
         self.window.load([part["window"] for part in mine])
-        self.saved_step = found.step
+        self.saved_step = checkpoint.step
         if self.ranks.is_main:
             log.info(
-                "resuming from %s (epoch %d, step %d)", found.folder, self.position.epoch, self.position.step
+                "resuming from %s (epoch %d, step %d)",
+                checkpoint.folder,
+                self.position.epoch,
+                self.position.step,
             )

@@ -110,15 +110,15 @@ def figures(sums: Mapping[str, float], laps: Mapping[str, float]) -> dict[str, A
     """
     seconds = sum(spent for name, spent in laps.items() if name not in APART)
     shares = {name: laps.get(name, 0.0) / seconds if seconds else 0.0 for name in PHASES}
-    found: dict[str, Any] = {"seconds": seconds, "time_share": shares}
-    found["counts"] = dict(sums)
-    found["per_second"] = {name: count / seconds if seconds else 0.0 for name, count in sums.items()}
-    found["padding"] = {
+    line: dict[str, Any] = {"seconds": seconds, "time_share": shares}
+    line["counts"] = dict(sums)
+    line["per_second"] = {name: count / seconds if seconds else 0.0 for name, count in sums.items()}
+    line["padding"] = {
         name: 1.0 - sums[name] / sums[f"padded_{name}"]
         for name in sums
         if sums.get(f"padded_{name}", 0.0) > 0
     }
-    return found
+    return line
 
 
 class Window:
@@ -140,7 +140,7 @@ class Window:
         parts = exchange.gathered((float(self._loss), self.weight, self.meters.sums))
         weight = math.fsum(part[1] for part in parts)
         loss = math.fsum(part[0] for part in parts) / weight if weight else None
-        found = {
+        line = {
             "loss": loss,
             "weight": weight,
             **figures(merged([part[2] for part in parts]), self.clock.seconds()),
@@ -149,7 +149,7 @@ class Window:
         self.weight = 0.0
         self.meters.clear()
         self.clock.restart()
-        return found
+        return line
 
     def state_dict(self) -> dict[str, float]:
         """The loss so far. Counts and times belong to the process: rates are not those of two runs mixed."""

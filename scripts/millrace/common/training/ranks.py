@@ -60,13 +60,13 @@ class Ranks:
         if not texts.keys() & {"RANK", "LOCAL_RANK"}:
             return cls()
         try:
-            found = cls(*(int(texts[name]) for name in names))
+            ranks = cls(*(int(texts[name]) for name in names))
         except (KeyError, ValueError):
             raise _bad_environment(names) from None
-        fits = 0 <= found.rank < found.world_size and 0 <= found.local_rank < found.local_world_size
-        if not fits or found.world_size % found.local_world_size:
+        fits = 0 <= ranks.rank < ranks.world_size and 0 <= ranks.local_rank < ranks.local_world_size
+        if not fits or ranks.world_size % ranks.local_world_size:
             raise _bad_environment(names)
-        return found
+        return ranks
 
     @property
     def is_main(self) -> bool:
@@ -80,9 +80,9 @@ class Ranks:
 
 
 def _bad_environment(names: Sequence[str]) -> MillraceError:
-    found = ", ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in names)
+    environment = ", ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in names)
     return MillraceError(
-        f"the environment does not say which rank this is ({found})",
+        f"the environment does not say which rank this is ({environment})",
         remedy="Start ranks with torchrun and one --nproc_per_node on all nodes; unset these for one rank",
     )
 

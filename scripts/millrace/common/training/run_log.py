@@ -29,7 +29,7 @@ def truncate(path: Path, step: int) -> None:
 
 
 def truncate_ids(folder: Path, step: int) -> None:
-    """`truncate` the sample ids of all ranks, also of those that are no more."""
+    """`truncate` the sample ids of all ranks, also of former ones."""
     for path in sorted(folder.glob("sample_ids.*.jsonl")):
         truncate(path, step)
 

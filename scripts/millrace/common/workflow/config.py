@@ -145,17 +145,17 @@ def _with_defaults(section: dict, schema: dict) -> dict:
 
 
 def _problems(section: Any, schema: dict, lane: str) -> list[str]:
-    found = []
+    problems = []
     for error in _validator(schema).iter_errors(section):
         key = ".".join([lane, *map(str, error.absolute_path)])
         if error.validator == "additionalProperties":
             allowed = list(error.schema.get("properties", {}))
             for name in sorted(set(map(str, error.instance)) - set(allowed)):
-                found.append(f"  {key}.{name}: no such key{_suggest(name, allowed)}")
+                problems.append(f"  {key}.{name}: no such key{_suggest(name, allowed)}")
         else:
             meaning = error.schema.get("description", "") if error.validator != "ascending" else ""
-            found.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
-    return sorted(found)
+            problems.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
+    return sorted(problems)
 
 
 def _message(error: Any) -> str:
