@@ -186,13 +186,15 @@ def soundfile_wave(raw: bytes) -> np.ndarray:
 
 def _tars(table: RowTable) -> np.ndarray:
     """int32: for every row, a number that rows of the same tar share."""
-    kind = pa.dictionary(pa.int32(), pa.string())
-    chunks: list[pa.Array] = []
+    numbers: dict[str, int] = {}
+    parts = [np.zeros(0, np.int32)]
     for path, *_ in table.files:
-        tars = pq.ParquetFile(path, read_dictionary=["tar_path"]).read(["tar_path"]).column(0)
-        chunks += tars.cast(kind).chunks
-    paths = pa.chunked_array(chunks, kind).unify_dictionaries()
-    return np.concatenate([np.zeros(0, np.int32), *(chunk.indices.to_numpy() for chunk in paths.chunks)])
+        for batch in pq.ParquetFile(path).iter_batches(columns=["tar_path"]):
+            column = batch.column(0)
+            coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            codes = [numbers.setdefault(tar, len(numbers)) for tar in coded.dictionary.to_pylist()]
+            parts.append(np.array(codes, dtype=np.int32)[coded.indices.to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts)
 
 
 def _member_names(table: RowTable, rows: np.ndarray) -> pa.Array:
