@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from millrace.common.workflow.config import LANES
-
 
 def steps() -> dict[str, str]:
     """Module of every step -> first line of its docstring. Nothing is imported: that would load torch."""
     table = {}
-    for lane in LANES:
-        for path in sorted((Path(__file__).parent / lane).glob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            if any(isinstance(node, ast.FunctionDef) and node.name == "make_parser" for node in tree.body):
-                table[f"millrace.{lane}.{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    for path in sorted(Path(__file__).parent.glob("*/*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "make_parser" for node in tree.body):
+            line = (ast.get_docstring(tree) or "").partition("\n")[0]
+            table[f"millrace.{path.parent.name}.{path.stem}"] = line
     return table
 
 
