@@ -24,13 +24,15 @@ settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "same")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Unit tests first, then the workflow's text and dry runs, then whole runs: cheap failures come early.
 
-    Whole runs of a module share a worker, so that its fixtures build once; the longest come first.
+    The shipped config's run comes first of these, on one worker: it takes minutes, and is made once.
     """
 
     def rank(test: pytest.Item) -> int:
+        if test.path.stem == "test_end_to_end":
+            test.add_marker(pytest.mark.xdist_group("end_to_end"))
+            return 2
         if test.get_closest_marker("e2e"):
-            test.add_marker(pytest.mark.xdist_group(test.path.stem))
-            return 2 if test.path.stem == "test_end_to_end" else 3
+            return 3
         return 1 if "tests/workflow/" in test.nodeid else 0
 
     items.sort(key=rank)
