@@ -23,7 +23,7 @@ class Choices:
     settings: LoopSettings
     bucket: str = ""
     max_memory_gb: float = setting(0.0, "limit of the peak, GB; 0: what the headroom leaves", at_least=0)
-    headroom: float = setting(0.1, "share of the device left free without a limit", at_least=0, below=1)
+    headroom: float = setting(0.1, "share of the device left free without a limit", at_least=0, at_most=0.9)
     start_bs: int = setting(32, "batch size of the first trial", at_least=1)
     min_bs: int = setting(1, "smallest batch size worth training", at_least=1)
     max_bs: int = setting(4096, "largest batch size to try", at_least=1)

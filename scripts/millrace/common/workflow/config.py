@@ -24,8 +24,6 @@ LANES = ("speech", "asr")
 # YAML 1.1 reads 2e-5, without a point, as text; everybody who writes it means the number.
 EXPONENT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+")
 JSON_SCALAR = re.compile(r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE)
-
-
 # Whole numbers up to here are the same in JSON, numpy and torch.
 LARGEST = 2**53
 
