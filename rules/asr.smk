@@ -11,6 +11,8 @@ ASR = AsrInputs(
     ),
     SPEECH.shards,
     gpus=LANES.gpus(workflow.resource_settings.nodes),
+    # Snakemake has --jobs only where jobs run elsewhere.
+    is_local=LANES.is_main_process and workflow.resource_settings.nodes is None,
 )
 LANES.register_targets("asr", ASR.targets, pending_notes=ASR.pending_notes)
 
@@ -184,8 +186,8 @@ rule asr_verify_calibration:
         "../envs/train.yaml"
     threads: ASR.threads
     resources:
+        **ASR.places,
         mem_mb=LANES.memory_mb(16000),
-        gpu=ASR.gpus,
     params:
         environment=ASR.environment,
         launcher=ASR.launcher,
@@ -212,8 +214,8 @@ rule asr_train_model:
         "../envs/train.yaml"
     threads: ASR.threads
     resources:
+        **ASR.places,
         mem_mb=LANES.memory_mb(16000),
-        gpu=ASR.gpus,
     params:
         environment=ASR.environment,
         launcher=ASR.launcher,

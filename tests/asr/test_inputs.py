@@ -14,9 +14,9 @@ from millrace.common.workflow.sources import Sources
 from tests.workflow.workflow import ROOT
 
 
-def inputs(gpus: int | None = None, **section: object) -> AsrInputs:
+def inputs(gpus: int | None = None, is_local: bool = False, **section: object) -> AsrInputs:
     checked = checked_config({"asr": section}, ROOT / "rules/schemas")["asr"]
-    return AsrInputs(checked, Sources(), lambda: ["results/speech/index.parquet"], gpus)
+    return AsrInputs(checked, Sources(), lambda: ["results/speech/index.parquet"], gpus, is_local)
 
 
 def touch(path: str, time: int) -> None:
@@ -69,3 +69,30 @@ def test_a_run_without_its_gpus_ends_the_workflow_before_anything_runs(
         asr.calibration(SimpleNamespace(run="a"))
     assert str(caught.value.code).startswith(f"Millrace: asr: {words}")
     assert "snakemake asr_data" in str(caught.value.code)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "device", "launcher", "places"),
+    [
+        (1, 1, "auto", "-m", {"nodes": 1, "gpu": 1}),
+        (1, 4, "cpu", "--standalone --nproc-per-node 4", {"nodes": 1, "gpu": 0}),
+        (2, 4, "auto", "--nodes 2 --nproc-per-node 4", {"nodes": 2, "tasks": 2, "gres": "gpu:4"}),
+        (2, 1, "cpu", "--nodes 2 --nproc-per-node 1", {"nodes": 2, "tasks": 2, "gres": None}),
+    ],
+)
+def test_ranks_and_their_gpus_are_counted_by_node(nodes, ranks, device, launcher, places):
+    asr = inputs(nodes=nodes, ranks=ranks, training={"device": device})
+    assert launcher in asr.launcher(SimpleNamespace(run="a"))
+    assert {name: asr.places.get(name) for name in places} == places
+    assert f"--world-size {nodes * ranks}" in asr.calibration_arguments()
+    assert asr.threads() == ranks * 3
+
+
+def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asr = inputs(is_local=True, nodes=2)
+    with pytest.raises(SystemExit, match=r"asr\.nodes is 2.*--profile slurm"):
+        asr.calibration(SimpleNamespace(run="a"))
+    touch(METRICS.format(run="a"), 100)
+    assert asr.calibration(SimpleNamespace(run="a")) == []
+    assert inputs(nodes=2).calibration(SimpleNamespace(run="b")) == []

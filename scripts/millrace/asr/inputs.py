@@ -28,13 +28,20 @@ class AsrInputs:
     """Input functions and parameters of the lane's rules, over the partitions of this parse.
 
     `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus; `gpus` says how
-    many this machine has for its jobs, None if that is unknown or they run elsewhere.
+    many this machine has for its jobs, None if that is unknown or they run elsewhere; `is_local`: the jobs
+    run on this machine.
     """
 
     def __init__(
-        self, section: dict, sources: Sources, speech_shards: Callable[[], list[str]], gpus: int | None = None
+        self,
+        section: dict,
+        sources: Sources,
+        speech_shards: Callable[[], list[str]],
+        gpus: int | None = None,
+        is_local: bool = False,
     ) -> None:
-        self.section, self.sources, self.speech_shards, self._here = section, sources, speech_shards, gpus
+        self.section, self.sources, self.speech_shards = section, sources, speech_shards
+        self._here, self._is_local = gpus, is_local
 
     @property
     def from_speech(self) -> bool:
@@ -133,6 +140,7 @@ class AsrInputs:
         if not Path(METRICS.format(run=run)).exists():
             key = f"asr.runs.{run}.device" if "device" in own else "asr.training.device"
             self._require_gpus(key, {**self.section["training"], **own}.get("device", "auto"))
+            self._require_nodes()
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
@@ -140,12 +148,14 @@ class AsrInputs:
         if self._nameless:
             return self.data()
         verified = self.section["calibration"]["soak_steps"]
+        if verified and not Path(VERIFICATION).exists():
+            self._require_nodes()
         return [CALIBRATION, *([VERIFICATION] if verified else [])] if self.data() else []
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
         """The flags of calibrate_bucket_bs that the config decides."""
         chosen = {name: value for name, value in self.section["calibration"].items() if name != "enabled"}
-        return flags({**self._calibrated_training(), **chosen, "world_size": self.section["ranks"]})
+        return flags({**self._calibrated_training(), **chosen, "world_size": self._world_size})
 
     def verification_arguments(self, wildcards: Any = None) -> str:
         """The flags of verify_calibration that the config decides."""
@@ -197,14 +207,41 @@ class AsrInputs:
         return " ".join(f"{name}={value}" for name, value in ranks.ENVIRONMENT.items())
 
     def launcher(self, wildcards: Any = None) -> str:
-        """What starts the ranks of a run on one machine."""
-        count = self.section["ranks"]
-        ranks_launcher = f"-m millrace.common.training.launch --standalone --nproc-per-node {count} -m"
-        return "-m" if count == 1 else ranks_launcher
+        """What starts the ranks of a run, or of the verification: on this machine, or on nodes of its job."""
+        ranks, nodes, run = self.section["ranks"], self.section["nodes"], getattr(wildcards, "run", None)
+        if self._world_size == 1:
+            return "-m"
+        logs = shlex.quote(f"logs/asr/train_model/{run}" if run else "logs/asr/verify_calibration/ranks")
+        place = "--standalone" if nodes == 1 else f"--nodes {nodes}"
+        return f"-m millrace.common.training.launch {place} --nproc-per-node {ranks} --log-dir {logs} -m"
+
+    @property
+    def _world_size(self) -> int:
+        return self.section["nodes"] * self.section["ranks"]
 
     def gpus(self, wildcards: Any = None) -> int:
-        """GPUs of a run: one a rank, unless it is to train on the CPU."""
+        """GPUs of a run on a node: one a rank, unless it is to train on the CPU."""
         return 0 if self.section["training"].get("device") == "cpu" else self.section["ranks"]
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The resources that say on how many nodes the ranks run, and with how many GPUs.
+
+        On several nodes the job is Slurm's MPI job of one task, the launcher, on each: Snakemake runs in its
+        batch step, and srun is ours. GPUs are then counted by node: by job, Slurm may spread them unevenly.
+        """
+        nodes, gpus = self.section["nodes"], self.gpus()
+        if nodes == 1:
+            return {"nodes": 1, "gpu": gpus}
+        several = {"nodes": nodes, "tasks": nodes, "tasks_per_gpu": 0, "mpi": "srun"}
+        return {**several, "gres": f"gpu:{gpus}"} if gpus else several
+
+    def _require_nodes(self) -> None:
+        """End the workflow if it runs on this machine and training is to run on several."""
+        if self._is_local and self.section["nodes"] > 1:
+            problem = f"asr.nodes is {self.section['nodes']}, and jobs run on this machine"
+            remedy = "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a machine)"
+            sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs neither")
 
     def _require_gpus(self, key: str, device: str) -> None:
         """End the workflow if it runs here and has fewer GPUs than ranks, and `device` asks for them."""
@@ -216,7 +253,7 @@ class AsrInputs:
             sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs none")
 
     def threads(self, wildcards: Any = None) -> int:
-        """Threads of a run: each rank's own, and its workers."""
+        """Threads of a run on a node: each rank's own, and its workers."""
         training = self.section["training"]
         return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
 

@@ -31,11 +31,13 @@ ROOT = Path(__file__).parents[3]
 LIMIT_SECONDS = 180
 
 
-def launched(ranks: int, runs: list[dict], folder: Path, launcher: str = "millrace.common.training.launch"):
-    """Train on `ranks` ranks; returns the finished launcher."""
+def launched(
+    ranks: int, runs: list[dict], folder: Path, launcher: str = "millrace.common.training.launch", *more: str
+):
+    """Train on `ranks` ranks; returns the finished launcher. `more` are flags of it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.json").write_bytes(orjson.dumps(runs))
-    command = [sys.executable, "-m", launcher, "--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, "-m", launcher, "--standalone", f"--nproc-per-node={ranks}", *more]
     command += ["-m", "tests.common.training.tiny_task", str(folder / "runs.json")]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     return subprocess.run(
@@ -205,12 +207,13 @@ def test_a_run_inside_a_slurm_allocation_needs_no_srun(tmp_path, monkeypatch):
 
 
 def test_stop_signals_are_noted_and_handlers_put_back():
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGURG)
+    before = {number: signal.getsignal(number) for number in numbers}
     for number in before:
         with StopSignals() as stop:
             assert not stop.requested
             os.kill(os.getpid(), number)
-            assert stop.requested
+            assert stop.requested and stop.time_is_up == (number == signal.SIGURG)
     assert {number: signal.getsignal(number) for number in before} == before
 
 
@@ -220,12 +223,18 @@ def test_an_exchange_of_one_rank_needs_no_process_group():
     assert exchange.gathered("a") == ["a"] and exchange.from_main(None) is None
 
 
-def test_the_launcher_reports_a_failing_rank_with_exit_code_1(tmp_path):
+def test_a_failing_rank_is_reported_with_exit_code_1_and_each_rank_has_a_log(tmp_path):
     run(tmp_path / "run", {"max_steps": 1}, {})
     shutil.rmtree(tmp_path / "run/checkpoints/step-00000001")
     (tmp_path / "run/checkpoints/step-00000001").mkdir()
-    ended = launched(2, [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 2}}], tmp_path)
+    runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 2}}]
+    ended = launched(
+        2, runs, tmp_path, "millrace.common.training.launch", "--log-dir", str(tmp_path / "logs")
+    )
     assert ended.returncode == 1
-    # Both ranks say it, because both must stop.
-    assert ended.stderr.count("all 1 checkpoints are damaged") == 2, ended.stderr
+    # Both ranks say it, because both must stop; here, rank 0's lines and the launcher's.
+    for log in ("rank-0.log", "rank-1.log"):
+        assert "all 1 checkpoints are damaged" in (tmp_path / "logs" / log).read_text()
+    said = [line for line in ended.stderr.splitlines() if "all 1 checkpoints are damaged" in line]
+    assert len(said) == 2 and "ERROR failed: rank " in said[1], ended.stderr
     assert "Traceback" not in ended.stderr

@@ -1,9 +1,13 @@
 """torchrun with what a cluster needs: stop signals reach the ranks and nobody cuts their saving short, and
-the exit code that asks for a requeue survives.
+the exit code that asks for a requeue survives; ranks on several nodes of a Slurm job.
 
 `python -m millrace.common.training.launch [flags of torchrun] -m <step> [flags of the step]`. Plain torchrun
 works as well, but turns every code into 1, gives its ranks 30 s after SIGTERM, and dies of SIGUSR1 unless
-told to handle it.
+told to handle it. With `--log-dir` each rank has a log there, and rank 0's lines come here too.
+
+With `--nodes N` as the first flag, inside of a Slurm job: srun starts one launcher on each of N nodes, and a
+node that is lost is named. Launchers that srun has started (`srun --nodes 2 --ntasks-per-node 1 python -m …`)
+meet at the first of their nodes. All nodes see the same files.
 """
 
 from __future__ import annotations
@@ -11,23 +15,79 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
+import socket
+import subprocess
 import sys
+import uuid
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from millrace.common import processes
 from millrace.common.cli import log
+from millrace.common.errors import MillraceError
 from millrace.common.training.ranks import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
+
+# One launcher a node, with all CPUs of the job there. If one ends badly, srun ends the others, which might
+# not notice for long.
+SRUN = "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --input=none"
+_NODE = re.compile(r"node (\S+) \(.*?\): (ranks .*) of \d+$")
+_LOST = re.compile(
+    r"srun: error: (?:Node failure on (\S+)|(\S+): tasks? \S+: (?:Killed|Aborted|Segmentation))"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run torchrun's command line; 0, REQUEUE_EXIT_CODE if the ranks stopped in order, 1 if one failed."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["--nodes"]:
+            return launch_nodes(int(arguments[1]), arguments[2:])
+        return launch_ranks(arguments)
+    except MillraceError as error:
+        log.error("%s", error)
+        return 1
+
+
+def launch_nodes(nodes: int, arguments: list[str]) -> int:
+    """Start a launcher with these arguments on each of `nodes` nodes of this Slurm job; name a lost node."""
+    if "SLURM_JOB_ID" not in os.environ:
+        remedy = "Submit it with sbatch --nodes, as `snakemake --profile slurm` does, or take one node"
+        raise MillraceError(f"--nodes {nodes} needs a Slurm job", remedy=remedy)
+    command = [*SRUN.format(nodes).split(), sys.executable, "-m", __spec__.name, *arguments]
+    ranks, lost = {}, ""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as srun:
+        before = {number: signal.signal(number, lambda n, _: srun.send_signal(n)) for number in STOP_SIGNALS}
+        for line in srun.stderr:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+            if match := _NODE.search(line.strip()):
+                ranks[match[1]] = match[2]
+            elif (match := _LOST.search(line)) and not lost:
+                lost = match[1] or match[2]
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if lost:
+        remedy = "the same command goes on from the last checkpoint"
+        log.error("failed: node %s (%s) was lost; %s", lost, ranks.get(lost, "no rank yet"), remedy)
+        return 1
+    return srun.returncode if srun.returncode in (0, REQUEUE_EXIT_CODE) else 1
+
+
+def launch_ranks(arguments: list[str]) -> int:
+    """Start the ranks of this node with torchrun, and wait for them."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
 
     # Its lines about a rank that failed; the last one here says the same.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-    args = run.parse_args(list(sys.argv[1:] if argv is None else argv))
+    args = run.parse_args(arguments)
+    node = _meet(args)
     # Left to the handlers below: torchrun's would end the ranks after `shutdown_timeout`.
     args.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
     signals: list[int] = []
@@ -43,7 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     before = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
-        run.run(args)
+        config, command, rest = run.config_from_args(args)
+        if args.log_dir:
+            config.logs_specs = _log_per_rank(args.log_dir)
+            config.role, config.log_line_prefix_template = "", "${role_name}"  # lines without a prefix
+        elastic_launch(config, command)(*rest)
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         # torchrun ends the others once the first one has left, so a rank that had saved may die of SIGTERM;
@@ -57,12 +121,53 @@ def main(argv: Sequence[str] | None = None) -> int:
         ended = sorted(codes, key=lambda rank: (distances[rank], rank))
         names = {code: f"signal {signal.Signals(-code).name}" for code in codes.values() if code < 0}
         parts = [f"rank {rank}: {names.get(codes[rank], f'exit code {codes[rank]}')}" for rank in ended]
-        log.error("failed: %s", ", ".join(parts))
+        if args.log_dir:
+            text = Path(args.log_dir, f"rank-{ended[0]}.log").read_text(errors="replace")
+            parts[0] += f" ({text.strip().rpartition(chr(10))[2]})"
+        log.error("failed%s: %s", node and f" on node {node}", ", ".join(parts))
         return 1
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0
+
+
+def _meet(args: Namespace) -> str:
+    """Set where torchrun's launchers meet, unless `args` say it; this node's name if there are several."""
+    if args.rdzv_endpoint or args.master_port:
+        return ""
+    nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", 1))
+    if nodes == 1 or args.standalone:
+        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
+        return ""
+    if int(os.environ["SLURM_STEP_NUM_TASKS"]) != nodes:
+        remedy = "Start them with srun --ntasks-per-node 1; --nproc-per-node says how many ranks each starts"
+        raise MillraceError("srun has started several launchers on a node", remedy=remedy)
+    listing = ["scontrol", "--oneliner", "show", "node", os.environ["SLURM_STEP_NODELIST"]]
+    text = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+    index, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
+    args.rdzv_backend, args.nnodes, args.node_rank = "static", str(nodes), index
+    args.master_addr = re.search(r"NodeAddr=(\S+)", text)[1]
+    # Below the ports that the system gives away; another job's is another.
+    args.master_port = 12000 + (job * 8 + step % 8) % 16000
+    first, count = index * int(args.nproc_per_node), int(args.nproc_per_node)
+    node, last = os.environ["SLURMD_NODENAME"], first + count - 1
+    log.info("node %s (%s): ranks %d-%d of %d", node, socket.gethostname(), first, last, nodes * count)
+    return node
+
+
+def _log_per_rank(folder: str) -> Any:
+    """torchrun's choice of logs: `folder`/rank-N.log of all ranks, and rank 0's lines on our stderr too."""
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
+
+    class RankLogs(DefaultLogsSpecs):
+        def reify(self, envs: dict[int, dict[str, str]]) -> Any:
+            logs = {local: f"{folder}/rank-{env['RANK']}.log" for local, env in envs.items()}
+            shown = {local: logs[local] for local, env in envs.items() if env["RANK"] == "0"}
+            return replace(super().reify(envs), stderrs=logs, tee_stdouts={}, tee_stderrs=shown)
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return RankLogs(log_dir=os.devnull)
 
 
 if __name__ == "__main__":

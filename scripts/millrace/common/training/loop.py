@@ -19,7 +19,7 @@ from millrace.common.training import devices, run_log, seeding
 from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
 from millrace.common.training.meters import MARK, Window
 from millrace.common.training.position import Position
-from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals
+from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals, requeue_slurm_job
 from millrace.common.training.run_log import Result, known
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import LoopSettings
@@ -55,7 +55,7 @@ class _Loop:
         self.updates = Updates(task, settings, self.fabric)
         self.position, self.schedule = Position(world_size=ranks.world_size), None
         self.window = Window(self.device)
-        self.stopping, self.saved_step = False, None
+        self.stopping, self.time_is_up, self.saved_step = False, False, None
         self.peak = 0  # bytes; watched step by step, as those who measure steps reset torch's own
         self.loss: float | None = None
         self.evaluations: dict[int, dict[str, float]] = {}
@@ -149,9 +149,10 @@ class _Loop:
             weight += micro_batch.weight
             samples += len(micro_batch.ids)
             ids.extend(micro_batch.ids.tolist() if self.settings.log_ids else ())
-        total, stopping, all_samples = self.exchange.sums([weight, float(self.stop.requested), samples])
+        asked = [float(self.stop.requested), float(self.stop.time_is_up)]
+        total, all_samples, *asked = self.exchange.sums([weight, samples, *asked])
         clock.lap("sync")
-        self.stopping = stopping > 0
+        self.stopping, self.time_is_up = (count > 0 for count in asked)
         if total > 0:
             with record_function(f"{MARK}optimiser"):
                 self.updates.apply(total, count, step, self.schedule.factor(at.optimizer_step))
@@ -193,6 +194,8 @@ class _Loop:
         if self.stopping or self.finished or (settings.save_steps and step % settings.save_steps == 0):
             self._save()
         if self.stopping:
+            if self.ranks.is_main and self.time_is_up:
+                requeue_slurm_job()
             raise Requeue
         self._evaluate_if_due()
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,10 @@ ENVIRONMENT = {
 # sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
 # batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For torchrun see launch.py.
 REQUEUE_EXIT_CODE = 75
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# Slurm's notice that the time is up (`sbatch --signal=URG@300`) reaches every process of a job's steps. All
+# but the ranks ignore this signal: Snakemake, the shell and the loaders' workers live on while they save.
+TIME_IS_UP = signal.SIGURG
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, TIME_IS_UP)
 
 
 class Requeue(SystemExit):
@@ -33,6 +37,19 @@ class Requeue(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(REQUEUE_EXIT_CODE)
+
+
+def requeue_slurm_job() -> None:
+    """Have Slurm start this job again, under its id, so that whoever waits for the job waits on."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return
+    try:
+        subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, text=True)
+        log.info("saved before the time limit; Slurm starts job %s again, which goes on from here", job)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = (getattr(error, "stderr", None) or str(error)).strip()
+        log.warning("saved, but Slurm does not requeue job %s (%s): start the same command again", job, why)
 
 
 @dataclass(frozen=True)
@@ -122,16 +139,19 @@ class Exchange:
 
 
 class StopSignals:
-    """While active, SIGTERM and SIGUSR1 set `requested` instead of ending the process."""
+    """While active, SIGTERM, SIGUSR1 and SIGURG set `requested` instead of ending the process.
+
+    `time_is_up`: one of them was Slurm's notice before the time limit.
+    """
 
     def __init__(self) -> None:
-        self._asked = False
+        self._asked = self.time_is_up = False
         self._parent = os.getppid()
 
     def _note(self, number: int, frame: object) -> None:
         if not self._asked:
             log.info("%s: finishing the step, then saving", signal.Signals(number).name)
-        self._asked = True
+        self._asked, self.time_is_up = True, self.time_is_up or number == TIME_IS_UP
 
     @property
     def requested(self) -> bool:
