@@ -69,6 +69,8 @@ def launch_nodes(nodes: int, arguments: list[str]) -> int:
                 ranks[match[1]] = match[2]
             elif (match := _LOST.search(line)) and not lost:
                 lost = match[1] or match[2]
+                # Into Slurm's log of the job too: the step's own is lost when the job starts again.
+                print(f"node {lost} was lost", flush=True)
     for number, handler in before.items():
         signal.signal(number, handler)
     if lost:
@@ -137,8 +139,11 @@ def _meet(args: Namespace) -> str:
     if args.rdzv_endpoint or args.master_port:
         return ""
     nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", 1))
-    if nodes == 1 or args.standalone:
+    if args.standalone or (nodes == 1 and args.nnodes in ("1", "1:1")):
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
+        return ""
+    if nodes == 1:
+        args.master_port = 29500  # torchrun's, at the --master-addr that the user gives
         return ""
     if int(os.environ["SLURM_STEP_NUM_TASKS"]) != nodes:
         remedy = "Start them with srun --ntasks-per-node 1; --nproc-per-node says how many ranks each starts"
