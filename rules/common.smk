@@ -20,7 +20,13 @@ config = validate_config(
     command_line=workflow.config_settings.config,
     files=workflow.configfiles,
 )
-LANES = lanes.Lanes(config, workflow.basedir, is_main_process=workflow.is_main_process)
+LANES = lanes.Lanes(
+    config,
+    workflow.basedir,
+    is_main_process=workflow.is_main_process,
+    dry_run=workflow.output_settings.dryrun,
+    jobs=workflow.resource_settings.nodes,
+)
 
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
 shell.prefix(LANES.shell_prefix(str(workflow.deployment_settings.deployment_method)))
