@@ -182,20 +182,17 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
     assert "unlock" not in second.stderr
     killed.kill()
 
-    def said(*arguments: str) -> str:
-        return "".join(line for line in workflow.call(*arguments).stderr.splitlines() if "Millrace:" in line)
-
     for arguments in (["-n"], []):
-        line = said("speech_manifest", *arguments)
+        lines = workflow.call("speech_manifest", *arguments).stderr.splitlines()
+        line = " ".join(line for line in lines if "Millrace:" in line)
         assert f"was killed (process {killed.process.pid} on " in line and "`snakemake --unlock`" in line
         assert re.search(rf"2 suspended.* {STEP}\)", line) and "`scancel --name=millrace_" in line
     workflow.run("--unlock")
-    assert "The next run waits for them" in said("speech_manifest", "-n")
     successor = start(workflow)
     successor.until(lambda: "This run waits for them" in successor.text)
     subprocess.run(["scontrol", "resume", ",".join(slow)], check=True)
     successor.succeeds()
-    assert "Nothing to be done" in successor.text
+    assert "has been submitted" not in successor.text
     assert sorted(each[1:3] for each in records(tmp_path)) == [
         (country, "COMPLETED") for country in COUNTRIES
     ]
@@ -206,7 +203,7 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
 def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
     start, corpus, undisturbed, tmp_path: Path
 ):
-    workflow = Workflow(tmp_path, **config(corpus, 10))
+    workflow = Workflow(tmp_path, **config(corpus, 3))
     workflow.PLACE = ("--cores", "1")
     killed, steps = start(workflow), []
 
@@ -234,4 +231,5 @@ def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
     os.kill(steps[0], signal.SIGCONT)
     successor.succeeds()
     assert not Path(f"/proc/{steps[0]}").exists() or not Path(f"/proc/{steps[0]}/environ").read_bytes()
-    assert digests(workflow) == undisturbed
+    outputs = digests(workflow)
+    assert outputs.items() <= undisturbed.items() and len(outputs) == 3 * len(undisturbed) // 10

@@ -1,4 +1,4 @@
-"""Steps of a run that was killed are ended in order before the next one; Slurm's queue is asked where it counts."""
+"""Steps of a run that was killed are ended in order before the next one; its Slurm jobs are waited for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from millrace.common.workflow import left_over, run_lock
 RUN = """
 import os, subprocess, sys, time
 from millrace.common.workflow import lanes
-prefix = lanes.Lanes({"lanes": []}, os.environ["CLONE"], is_main_process=True).shell_prefix("set()")
-subprocess.Popen(["bash", "-c", f"set -euo pipefail; {prefix}{sys.executable} -c '{sys.argv[1]}' | sleep 1000"])
-while not os.path.exists("ready"):
+prefix = lanes.Lanes({"lanes": []}, os.environ["CLONE"], is_main_process=True).shell_prefix("set()").format()
+shell = ["bash", "-c", f"set -euo pipefail; {prefix}{sys.executable} -c '{sys.argv[1]}' | sleep 1000"]
+step = subprocess.Popen(shell, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while not os.path.exists("ready") and step.poll() is None:
     time.sleep(0.01)
 if sys.argv[2] == "killed":
     os.kill(os.getpid(), 9)
@@ -44,8 +45,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(step: str, end: str = "killed") -> subprocess.Popen:
-    command = [sys.executable, "-c", RUN, step.replace("\n", "\n").replace('"', '"'), end]
-    return subprocess.Popen(command, stdin=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", RUN, step, end], stdin=subprocess.PIPE)
 
 
 @pytest.mark.parametrize(("step", "saved"), [(SAVES, True), (DEAF, False)])
@@ -61,7 +61,7 @@ def test_steps_of_a_killed_run_may_save_and_are_killed_if_they_do_not_end(step, 
 
 def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(tmp_path: Path, monkeypatch):
     living = begin(SAVES, "lives")
-    while not os.path.exists("ready"):
+    while not os.path.exists("ready") and living.poll() is None:
         time.sleep(0.01)
     assert left_over.steps() == []
     living.kill()
@@ -70,7 +70,9 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     run_lock.LOCKS.mkdir(parents=True)
     (run_lock.LOCKS / "0.output.lock").write_text("results/x\n")
     said: list[str] = []
-    assert left_over.settle(said.append, acts=True, on_cluster=False) and left_over.steps() == alive and not said
+    assert (
+        left_over.settle(said.append, acts=True, on_cluster=False) and left_over.steps() == alive and not said
+    )
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert left_over.steps() == []
@@ -82,9 +84,10 @@ def queue(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
     """A Slurm whose queue gives these answers, one after the other."""
     for number, answer in enumerate(answers):
         Path(f"answer{number}").write_text(answer)
-    script = 'n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n\ncat answer$n >&2 && ! grep -q error answer$n\n'
+    count = "n=$(ls asked* 2>/dev/null | wc -l); touch asked$n"
+    script = f"#!/bin/sh\n{count}; cat answer$n; ! grep error answer$n >&2\n"
     Path("bin").mkdir()
-    Path("bin/squeue").write_text("#!/bin/sh\n" + script.replace(">&2 ", ""))
+    Path("bin/squeue").write_text(script)
     Path("bin/squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{Path('bin').absolute()}:{os.environ['PATH']}")
 
