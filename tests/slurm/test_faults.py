@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from tests.slurm.test_profile import OnCluster, needs_slurm
 from tests.workflow.workflow import ROOT, Workflow
 
 STEP = "speech_generate_manifest"
+COMMAND = b"python\0-m\0millrace.speech.generate_manifest\0"
 COUNTRIES = [f"land-{number}" for number in range(10)]
 
 
@@ -47,12 +49,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory):
 
 
 def config(corpus: Path, countries: int) -> dict:
-    section = {
-        "countries_root": str(corpus),
-        "countries": COUNTRIES[:countries],
-        "assignment_file": "a.jsonl",
-    }
-    return {"lanes": ["speech"], "speech": section}
+    section = {"countries_root": str(corpus), "countries": COUNTRIES[:countries]}
+    return {"lanes": ["speech"], "speech": section | {"assignment_file": "a.jsonl"}}
 
 
 def digests(workflow: Workflow) -> dict[str, str]:
@@ -62,24 +60,22 @@ def digests(workflow: Workflow) -> dict[str, str]:
 class Start:
     """Snakemake in the background, and what it prints."""
 
-    def __init__(self, workflow: Workflow, *arguments: str) -> None:
+    def __init__(self, workflow: Workflow) -> None:
         self.path = workflow.folder / f"start-{time.monotonic_ns()}.log"
-        command = workflow.command("speech_manifest", "--until", STEP, *arguments)
+        command = workflow.command("speech_manifest", "--until", STEP)
         with open(self.path, "wb") as file:
             self.process = subprocess.Popen(command, cwd=workflow.folder, stdout=file, stderr=file)
 
-    @property
-    def text(self) -> str:
-        return self.path.read_text()
-
-    def until(self, condition, seconds: float = 90) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end and self.process.poll() is None, self.text
+    def until(self, condition) -> None:
+        """Wait until `condition(what it has printed)`."""
+        end = time.monotonic() + 90
+        while not condition(text := self.path.read_text()):
+            assert time.monotonic() < end and self.process.poll() is None, text
             time.sleep(0.1)
 
-    def succeeds(self) -> None:
-        assert self.process.wait(120) == 0, self.text
+    def succeeds(self) -> str:
+        assert self.process.wait(120) == 0, self.path.read_text()
+        return self.path.read_text()
 
     def kill(self) -> None:
         self.process.kill()
@@ -89,13 +85,8 @@ class Start:
 @pytest.fixture
 def start():
     """`start(workflow)` is a Start that ends with the test."""
-    starts = []
-
-    def begin(workflow: Workflow) -> Start:
-        starts.append(Start(workflow))
-        return starts[-1]
-
-    yield begin
+    starts: list[Start] = []
+    yield lambda workflow: starts.append(Start(workflow)) or starts[-1]
     for each in starts:
         each.kill()
 
@@ -147,7 +138,7 @@ def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
 ):
     workflow = on_cluster(tmp_path, corpus, 7)
     run = start(workflow)
-    run.until(lambda: started(tmp_path, 7))
+    run.until(lambda _: started(tmp_path, 7))
     jobs = records(tmp_path)
     lost, others = ([each for each in jobs if (each.node == "n1") == here] for here in (True, False))
     cancelled = [lost.pop(), *others[:2]]
@@ -155,7 +146,7 @@ def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
     subprocess.run(["scancel", *(each.job for each in cancelled)], check=True)
     subprocess.run(["scontrol", "update", "nodename=n1", "state=down", "reason=test"], check=True)
     # Slurm lets the jobs of a lost node wait for two minutes; this node is back before.
-    run.until(lambda: ids == {each.job for each in records(tmp_path) if each.reason == "BeginTime"})
+    run.until(lambda _: ids == {each.job for each in records(tmp_path) if each.reason == "BeginTime"})
     for job in ids:
         subprocess.run(["scontrol", "update", f"jobid={job}", "excnodelist=n1", "starttime=now"], check=True)
     run.succeeds()
@@ -173,7 +164,7 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
 ):
     workflow = on_cluster(tmp_path, corpus, 10)
     killed = start(workflow)
-    killed.until(lambda: started(tmp_path, 10))
+    killed.until(lambda _: started(tmp_path, 10))
     # Slow jobs, whatever the machine.
     slow = [each.job for each in records(tmp_path)[:2]]
     subprocess.run(["scontrol", "suspend", ",".join(slow)], check=True)
@@ -189,10 +180,9 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
         assert re.search(rf"2 suspended.* {STEP}\)", line) and "`scancel --name=millrace_" in line
     workflow.run("--unlock")
     successor = start(workflow)
-    successor.until(lambda: "This run waits for them" in successor.text)
+    successor.until(lambda text: "This run waits for them" in text)
     subprocess.run(["scontrol", "resume", ",".join(slow)], check=True)
-    successor.succeeds()
-    assert "has been submitted" not in successor.text
+    assert "has been submitted" not in successor.succeeds()
     assert sorted(each[1:3] for each in records(tmp_path)) == [
         (country, "COMPLETED") for country in COUNTRIES
     ]
@@ -207,17 +197,14 @@ def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
     workflow.PLACE = ("--cores", "1")
     killed, steps = start(workflow), []
 
-    def step_runs() -> bool:
+    def step_runs(_: str) -> bool:
         for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                mine = os.readlink(entry / "cwd") == str(tmp_path)
-                if mine and (entry / "cmdline").read_bytes().split(b"\0")[1:3] == [
-                    b"-m",
-                    b"millrace.speech.generate_manifest",
-                ]:
+            with contextlib.suppress(OSError):
+                if (
+                    os.readlink(entry / "cwd") == str(tmp_path)
+                    and COMMAND in (entry / "cmdline").read_bytes()
+                ):
                     steps.append(int(entry.name))
-            except OSError:
-                continue
         return bool(steps)
 
     killed.until(step_runs)
@@ -225,9 +212,9 @@ def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
     killed.kill()
     workflow.run("--unlock")
     said = workflow.call("speech_manifest", "-n").stderr
-    assert f"{STEP} of a killed run goes on here (process {steps[0]}): the next run ends it" in said
+    assert f"{STEP} (process {steps[0]}). The next run ends them" in said
     successor = start(workflow)
-    successor.until(lambda: "this run ends it" in successor.text)
+    successor.until(lambda text: "This run ends them" in text)
     os.kill(steps[0], signal.SIGCONT)
     successor.succeeds()
     assert not Path(f"/proc/{steps[0]}").exists() or not Path(f"/proc/{steps[0]}/environ").read_bytes()

@@ -53,9 +53,9 @@ def test_steps_of_a_killed_run_may_save_and_are_killed_if_they_do_not_end(step, 
     monkeypatch.setattr(left_over, "PATIENCE", 60.0 if saved else 0.3)
     begin(step).wait()
     said: list[str] = []
-    assert left_over.settle(said.append, acts=False, on_cluster=False) and "the next run ends it" in said[0]
+    assert left_over.settle(said.append, acts=False, on_cluster=False) and "The next run ends them" in said[0]
     assert len(left_over.steps()) == 2
-    assert not left_over.settle(said.append, acts=True, on_cluster=False) and "this run ends it" in said[1]
+    assert not left_over.settle(said.append, acts=True, on_cluster=False) and "This run ends them" in said[1]
     assert left_over.steps() == [] and os.path.exists("saved") == saved
 
 
@@ -99,20 +99,16 @@ def row(run: str, state: str, step: str, folder: str = "") -> str:
 def test_a_run_waits_until_the_queue_has_none_of_this_folders_jobs(monkeypatch):
     others = row("my_job", "RUNNING", "a") + row(FIRST, "RUNNING", "a", "/elsewhere")
     first = others + row(FIRST, "RUNNING", "speech_a") + row(SECOND, "PENDING", "speech_b")
-    queue(monkeypatch, first, first, "error: try later", row(SECOND, "RUNNING", "speech_b"), others)
+    queue(monkeypatch, first, first, first, "error: try later", row(SECOND, "RUNNING", "speech_b"), others)
     said: list[str] = []
+    assert left_over.settle(said.append, acts=False, on_cluster=True)
+    assert "The next run waits" in said.pop()
     assert not left_over.settle(said.append, acts=True, on_cluster=True)
     assert [line.partition(" waits")[0] for line in dict.fromkeys(said)] == [
         "Slurm jobs of a killed run: 1 running, 1 pending (1 speech_a, 1 speech_b). This run",
         "Slurm jobs of a killed run: 1 running (1 speech_b). This run",
     ]
     assert said[0].endswith(f"`scancel --name={FIRST}; scancel --name={SECOND}`")
-
-
-def test_a_dry_run_only_says_what_is_in_the_queue(monkeypatch):
-    queue(monkeypatch, row(FIRST, "RUNNING", "speech_a"))
-    said: list[str] = []
-    assert left_over.settle(said.append, acts=False, on_cluster=True) and "The next run waits" in said[0]
 
 
 def test_a_queue_that_does_not_answer_stops_a_run_on_the_cluster_only(monkeypatch):

@@ -20,16 +20,7 @@ from millrace.common.workflow.sources import Sources, SourcesMissing
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
 # Not complete: modes of Snakemake that run nothing, and are no dry run.
 _READERS = {"--dag", "--rulegraph", "--filegraph", "--d3dag", "--lint", "--list", "-l", "--list-rules"}
-_READERS |= {
-    "--list-target-rules",
-    "--lt",
-    "--report",
-    "--summary",
-    "-S",
-    "--detailed-summary",
-    "-D",
-    "--unlock",
-}
+_READERS |= {"--list-target-rules", "--report", "--summary", "-S", "--detailed-summary", "-D", "--unlock"}
 _CHOICES = "results/{}/partitions/index/choices.json"
 
 

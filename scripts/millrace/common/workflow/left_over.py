@@ -46,16 +46,18 @@ class Step(NamedTuple):
 
 def jobs() -> list[Job]:
     """The jobs of this folder in Slurm's queue; none where there is no Slurm."""
+    command = ["squeue", "--me", "--noheader", "--format=%j|%T|%k|%Z"]
     try:
-        command = ["squeue", "--me", "--noheader", "--format=%j|%T|%k|%Z"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
         return []
-    except (OSError, subprocess.SubprocessError) as error:
-        cause = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        done = subprocess.CompletedProcess(command, 1, "", str(error))
+    if done.returncode:
+        cause = " ".join(done.stderr.split())
         remedy = "It must say whether jobs of a killed run are left; try again when it answers"
-        raise MillraceError(f"squeue failed: {cause}", remedy=remedy) from error
-    rows = (line.split("|", 3) for line in done.stdout.splitlines())
+        raise MillraceError(f"squeue failed: {cause}", remedy=remedy)
+    rows = (line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") > 2)
     return [
         Job(name, state.lower(), comment.removeprefix("rule_").partition("_wildcards_")[0])
         for name, state, comment, folder in rows
@@ -101,19 +103,18 @@ def describe(who: str, processes: list[Step], queue: list[Job]) -> list[str]:
     """What is left of a killed run, and what `who` does about it."""
     lines = []
     if processes:
-        names = ", ".join(sorted({process.step for process in processes} - {""})) or "a step"
+        names = ", ".join(sorted({process.step for process in processes} - {""})) or "unknown"
         pids = ", ".join(str(process.pid) for process in _first(processes))
-        lines.append(
-            f"{names} of a killed run goes on here (process {pids}): {who} ends it, so that it may save"
-        )
+        ends = f"{who} ends them with SIGTERM, and lets them save"
+        lines.append(f"steps of a killed run on this host: {names} (process {pids}). {ends}")
     if queue:
-        states, names = (Counter(job[part] for job in queue).most_common() for part in (1, 2))
-        counts, rules = (", ".join(f"{count} {name}" for name, count in each) for each in (states, names))
-        cancel = "; ".join(f"scancel --name={run}" for run in sorted({job.run for job in queue}))
-        lines.append(
-            f"Slurm jobs of a killed run: {counts} ({rules}). "
-            f"{who.capitalize()} waits for them, and what they finish counts. To cancel them: `{cancel}`"
+        states, names = (
+            ", ".join(f"{count} {name}" for name, count in Counter(each).most_common())
+            for each in ([job.state for job in queue], [job.step for job in queue])
         )
+        cancel = "; ".join(f"scancel --name={run}" for run in sorted({job.run for job in queue}))
+        waits = f"{who} waits for them, and what they finish counts. To cancel them: `{cancel}`"
+        lines.append(f"Slurm jobs of a killed run: {states} ({names}). {waits}")
     return lines
 
 
@@ -135,18 +136,18 @@ def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> bool:
             raise
         say(str(error))
     if locked or not acts:
-        lines = describe("the next run", processes, queue)
+        lines = describe("The next run", processes, queue)
         if locked:
             lines = [run_lock.stale(". ".join([*lines, run_lock.UNLOCK]))]
             run_lock.explain(lambda: lines[0])
         for line in [] if locked and acts else lines:
             say(line)
         return bool(locked or processes or queue)
-    for line in describe("this run", processes, []):
+    for line in describe("This run", processes, []):
         say(line)
     end(processes)
     while queue:
-        for line in describe("this run", [], queue):
+        for line in describe("This run", [], queue):
             say(line)
         time.sleep(PAUSE)
         with contextlib.suppress(MillraceError):  # it answers later
