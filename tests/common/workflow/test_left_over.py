@@ -112,7 +112,8 @@ def test_a_run_waits_until_the_queue_has_none_of_this_folders_jobs(monkeypatch):
 
 
 def test_a_queue_that_does_not_answer_stops_a_run_on_the_cluster_only(monkeypatch):
-    queue(monkeypatch, *["error: no controller"] * 2)
+    queue(monkeypatch, *["error: no controller"] * 3)
+    os.makedirs("logs/slurm")
     with pytest.raises(MillraceError, match="squeue failed: "):
         left_over.settle(print, acts=True, on_cluster=True)
     said: list[str] = []

@@ -42,17 +42,21 @@ class Lanes:
         self._choices: dict[str, dict[str, Any]] = {}
         self._said: set[str] = set()
         self._parsed = time.time()
-        self._has_left_overs = False
+        self._left_over = ""
         if is_main_process:
             acts = not dry_run and _READERS.isdisjoint(each.partition("=")[0] for each in sys.argv)
             try:
-                self._has_left_overs = left_over.settle(self._say, acts, on_cluster=jobs is not None)
+                self._left_over = left_over.settle(self._say, acts, on_cluster=jobs is not None)
             except MillraceError as error:
                 sys.exit(f"Millrace: {error}")
             except KeyboardInterrupt:
                 sys.exit("Millrace: interrupted before anything was started; what a killed run left goes on")
             if acts:
                 run_lock.enter()
+
+    def lock_message(self) -> str:
+        """Who holds the lock and what to do, for Snakemake's error, whose own text names nobody."""
+        return f"Millrace: {self._left_over or run_lock.holder()}"
 
     def shell_prefix(self, deployment: str) -> str:
         """Precedes every command: this clone on PYTHONPATH; this Python on PATH unless conda has one."""
@@ -104,7 +108,7 @@ class Lanes:
                 text = f"Millrace: {lane}: it is not among `lanes`, and nothing of it was built: {remedy}"
                 last.missing = SourcesMissing(text)
             return last
-        if self._has_left_overs:
+        if self._left_over:
             return last
         if run_lock.is_held():
             self._say(_LOCKED)

@@ -118,15 +118,14 @@ def describe(who: str, processes: list[Step], queue: list[Job]) -> list[str]:
     return lines
 
 
-def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> bool:
-    """Say what a killed run has left, and let it end if this run `acts`; whether it, or the lock, is left.
+def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
+    """Say what a killed run has left, and let it end if this run `acts`; what is left, with its lock.
 
     While the lock is there nothing is waited for or ended: its holder lives, or the user has not decided.
     """
     locked = run_lock.is_held()
-    run_lock.explain(run_lock.holder)
     if locked and not run_lock.stale():
-        return False
+        return ""
     processes, queue = steps(), []
     try:
         # Not where squeue may be installed, but was never used.
@@ -134,15 +133,15 @@ def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> bool:
     except MillraceError as error:
         if on_cluster and acts:
             raise
-        say(str(error))
+        if on_cluster:
+            say(str(error))
     if locked or not acts:
         lines = describe("The next run", processes, queue)
         if locked:
             lines = [run_lock.stale(". ".join([*lines, run_lock.UNLOCK]))]
-            run_lock.explain(lambda: lines[0])
-        for line in [] if locked and acts else lines:
+        for line in [] if locked and acts else lines:  # Snakemake's error will say it
             say(line)
-        return bool(locked or processes or queue)
+        return " ".join(lines)
     for line in describe("This run", processes, []):
         say(line)
     end(processes)
@@ -152,4 +151,4 @@ def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> bool:
         time.sleep(PAUSE)
         with contextlib.suppress(MillraceError):  # it answers later
             queue = jobs()
-    return False
+    return ""

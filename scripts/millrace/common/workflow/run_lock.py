@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from millrace.common import processes
@@ -82,13 +81,6 @@ def holder() -> str:
     if any(note.name.endswith(f"@{socket.gethostname()}") for note in others):
         return f"{text}. Wait until it has ended, or stop it with Ctrl-C there; then the same command again"
     return f"{text}, or was killed: look there. If it lives, wait until it has ended. If not: {UNLOCK}"
-
-
-def explain(text: Callable[[], str]) -> None:
-    """Let Snakemake's error about the lock say `text`; its own names nobody, and always advises to unlock."""
-    from snakemake.exceptions import LockException, WorkflowError
-
-    LockException.__init__ = lambda error: WorkflowError.__init__(error, f"Millrace: {text()}")
 
 
 def _notes() -> tuple[list[Path], list[Path]]:
