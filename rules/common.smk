@@ -2,6 +2,8 @@
 import os
 import sys
 
+from snakemake.exceptions import LockException, WorkflowError
+
 sys.path.insert(0, os.path.join(workflow.basedir, "scripts"))
 
 from millrace.common.workflow import lanes, terminal
@@ -20,7 +22,16 @@ config = validate_config(
     command_line=workflow.config_settings.config,
     files=workflow.configfiles,
 )
-LANES = lanes.Lanes(config, workflow.basedir, is_main_process=workflow.is_main_process)
+LANES = lanes.Lanes(
+    config,
+    workflow.basedir,
+    is_main_process=workflow.is_main_process,
+    dry_run=workflow.output_settings.dryrun,
+    jobs=workflow.resource_settings.nodes,
+)
+
+# Snakemake's own text advises to unlock, also while the other run lives.
+LockException.__init__ = lambda error: WorkflowError.__init__(error, LANES.lock_message())
 
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
 shell.prefix(LANES.shell_prefix(str(workflow.deployment_settings.deployment_method)))

@@ -67,3 +67,14 @@ def test_a_folder_that_cannot_be_written_to_stops_no_parse():
     run_lock.NOTES.write_text("a file where the folder belongs")
     run_lock.enter()
     assert run_lock.stale() == ""
+
+
+def test_the_holder_is_named_if_he_noted_himself_with_what_can_be_known_of_him():
+    assert "by whom is unknown" in run_lock.holder()
+    run = subprocess.Popen([sys.executable, "-c", NOTED + "input()"], stdin=subprocess.PIPE)
+    while not (run_lock.NOTES.is_dir() and list(run_lock.NOTES.iterdir())):
+        assert run.poll() is None
+    assert f"goes on (process {run.pid} on " in run_lock.holder() and "unlock" not in run_lock.holder()
+    run.communicate()
+    (run_lock.NOTES / "12-345@elsewhere").touch()
+    assert "process 12 on elsewhere" in run_lock.holder() and "or was killed" in run_lock.holder()

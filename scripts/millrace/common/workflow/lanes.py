@@ -13,29 +13,50 @@ from typing import Any
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import run_lock, status
+from millrace.common.workflow import left_over, run_lock, status
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
+# Not complete: modes of Snakemake that run nothing, and are no dry run.
+_READERS = {"--dag", "--rulegraph", "--filegraph", "--d3dag", "--lint", "--list", "-l", "--list-rules"}
+_READERS |= {"--list-target-rules", "--report", "--summary", "-S", "--detailed-summary", "-D", "--unlock"}
 _CHOICES = "results/{}/partitions/index/choices.json"
 
 
 class Lanes:
     """The lanes of one parse of the workflow."""
 
-    def __init__(self, config: dict, basedir: str | os.PathLike, is_main_process: bool) -> None:
+    def __init__(
+        self,
+        config: dict,
+        basedir: str | os.PathLike,
+        is_main_process: bool,
+        dry_run: bool = False,
+        jobs: int | None = None,
+    ) -> None:
+        """`jobs` is Snakemake's --jobs, which it keeps only for other executors than its local one."""
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
         self._choices: dict[str, dict[str, Any]] = {}
         self._said: set[str] = set()
         self._parsed = time.time()
+        self._left_over = ""
         if is_main_process:
-            if message := run_lock.stale():
-                self._say(message)
-                self._said.add(_LOCKED)
-            run_lock.enter()
+            acts = not dry_run and _READERS.isdisjoint(each.partition("=")[0] for each in sys.argv)
+            try:
+                self._left_over = left_over.settle(self._say, acts, on_cluster=jobs is not None)
+            except MillraceError as error:
+                sys.exit(f"Millrace: {error}")
+            except KeyboardInterrupt:
+                sys.exit("Millrace: interrupted before anything was started; what a killed run left goes on")
+            if acts:
+                run_lock.enter()
+
+    def lock_message(self) -> str:
+        """Who holds the lock and what to do, for Snakemake's error, whose own text names nobody."""
+        return f"Millrace: {self._left_over or run_lock.holder()}"
 
     def shell_prefix(self, deployment: str) -> str:
         """Precedes every command: this clone on PYTHONPATH; this Python on PATH unless conda has one."""
@@ -43,6 +64,8 @@ class Lanes:
         prefix = f"export PYTHONPATH={package}" + "${PYTHONPATH:+:$PYTHONPATH}; "
         if "conda" not in deployment.lower():
             prefix += f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "
+        if self.is_main_process:
+            prefix += f"export {left_over.MARK}={run_lock.this_run()}; "
         # Snakemake formats the prefix with the command, so braces are doubled.
         return prefix.replace("{", "{{").replace("}", "}}")
 
@@ -84,6 +107,8 @@ class Lanes:
             if not last.partitions:
                 text = f"Millrace: {lane}: it is not among `lanes`, and nothing of it was built: {remedy}"
                 last.missing = SourcesMissing(text)
+            return last
+        if self._left_over:
             return last
         if run_lock.is_held():
             self._say(_LOCKED)

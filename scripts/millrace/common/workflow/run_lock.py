@@ -10,18 +10,32 @@ import atexit
 import contextlib
 import os
 import socket
+import time
 from pathlib import Path
 
 from millrace.common import processes
 
 NOTES = Path(".snakemake/millrace.runs")
 LOCKS = Path(".snakemake/locks")
+UNLOCK = "Type `snakemake --unlock`, then the same command again"
+
+
+def this_run() -> str:
+    """The name of this process as a run: `<pid>-<ticks since boot when it started>@<host>`."""
+    return f"{os.getpid()}-{processes.started(os.getpid())}@{socket.gethostname()}"
+
+
+def is_dead(run: str) -> bool:
+    """Whether the run's process has ended; False if it is one of another host, which nobody here can see."""
+    process, _, host = run.partition("@")
+    pid, _, started = process.partition("-")
+    return pid.isdigit() and host == socket.gethostname() and str(processes.started(int(pid))) != started
 
 
 def enter() -> None:
     """Note that this process parses the workflow of the current folder, and may take its lock."""
     pid = os.getpid()
-    note = (NOTES / f"{pid}-{processes.started(pid)}@{socket.gethostname()}").absolute()
+    note = (NOTES / this_run()).absolute()
 
     def forget() -> None:
         if os.getpid() == pid:  # and not a fork of that process
@@ -43,27 +57,44 @@ def is_held() -> bool:
         return False
 
 
-def stale() -> str:
+def stale(left: str = "") -> str:
     """What to tell the user if the lock is that of dead processes of this host, else "".
 
-    Notes of the dead are removed once there is no lock.
+    `left` says what these left behind. Notes of the dead are removed once there is no lock.
     """
-    dead: dict[int, Path] = {}
-    others = 0
-    for note in sorted(NOTES.glob("*-*@*")) if NOTES.is_dir() else []:
-        process, _, host = note.name.partition("@")
-        pid, _, started = process.partition("-")
-        if pid.isdigit() and host == socket.gethostname() and str(processes.started(int(pid))) != started:
-            dead[int(pid)] = note
-        else:
-            others += 1
+    dead, others = _notes()
     if not is_held():
-        for note in dead.values():
+        for note in dead:
             with contextlib.suppress(OSError):
                 note.unlink()
     if not dead or others or not is_held():
         return ""
-    return (
-        f"the workflow is locked by a run that was killed (process {' and '.join(map(str, dead))}). "
-        "Once its cluster jobs have ended, if it had any: `snakemake --unlock`, then the same command again"
-    )
+    return f"the workflow is locked by a run that was killed ({_names(dead)}). {left or UNLOCK}"
+
+
+def holder() -> str:
+    """Who holds the lock, and what to do."""
+    others = [note for note in _notes()[1] if note.name != this_run()]
+    if not others:
+        return f"the workflow is locked, by whom is unknown. If no other Snakemake works here: {UNLOCK}"
+    text = f"the workflow is locked by a run that goes on ({_names(others)})"
+    if any(note.name.endswith(f"@{socket.gethostname()}") for note in others):
+        return f"{text}. Wait until it has ended, or stop it with Ctrl-C there; then the same command again"
+    return f"{text}, or was killed: look there. If it lives, wait until it has ended. If not: {UNLOCK}"
+
+
+def _notes() -> tuple[list[Path], list[Path]]:
+    """The notes of dead runs, and all others."""
+    notes = sorted(NOTES.glob("*-*@*")) if NOTES.is_dir() else []
+    dead = [note for note in notes if is_dead(note.name)]
+    return dead, [note for note in notes if note not in dead]
+
+
+def _names(notes: list[Path]) -> str:
+    texts = []
+    for note in notes:
+        with contextlib.suppress(OSError):  # it has ended
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.stat().st_mtime))
+            process, _, host = note.name.partition("@")
+            texts.append(f"process {process.partition('-')[0]} on {host}, since {since}")
+    return " or ".join(texts)

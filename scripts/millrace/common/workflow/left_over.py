@@ -1,0 +1,154 @@
+"""What a killed run has left: jobs in Slurm's queue, and processes of its steps on this host.
+
+They go on without their Snakemake. A run that starts beside them would run their steps twice at once, so it
+waits for the jobs, and ends the processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from millrace.common.errors import MillraceError
+from millrace.common.workflow import run_lock
+
+# Names the run in the environment of its local steps. Steps in Slurm's jobs have none: the queue lists them.
+MARK = "MILLRACE_RUN"
+PAUSE = 5.0  # seconds between two looks at the queue
+PATIENCE = 120.0  # seconds that a step may need to save, from SIGTERM to SIGKILL
+# A run's jobs have one name, [<slurm-jobname-prefix>_]<uuid>, and the comment rule_<rule>[_wildcards_<...>].
+_RUN = re.compile(r"([\w-]+_)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Job(NamedTuple):
+    """One of this folder's jobs in Slurm's queue; `run` is the name that all jobs of its run have."""
+
+    run: str
+    state: str
+    step: str
+
+
+class Step(NamedTuple):
+    """A process of a step whose run was killed."""
+
+    pid: int
+    parent: int
+    step: str = ""
+
+
+def jobs() -> list[Job]:
+    """The jobs of this folder in Slurm's queue; none where there is no Slurm."""
+    command = ["squeue", "--me", "--noheader", "--format=%j|%T|%k|%Z"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        return []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        done = subprocess.CompletedProcess(command, 1, "", str(error))
+    if done.returncode:
+        cause = " ".join(done.stderr.split())
+        remedy = "It must say whether jobs of a killed run are left; try again when it answers"
+        raise MillraceError(f"squeue failed: {cause}", remedy=remedy)
+    rows = (line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") > 2)
+    return [
+        Job(name, state.lower(), comment.removeprefix("rule_").partition("_wildcards_")[0])
+        for name, state, comment, folder in rows
+        if _RUN.fullmatch(name) and os.path.realpath(folder) == os.getcwd()
+    ]
+
+
+def steps() -> list[Step]:
+    """The processes in this folder that bear the mark of a run that is dead."""
+    alive = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            marks = re.findall(rf"(?:^|\0){MARK}=([^\0]+)", (entry / "environ").read_text(errors="replace"))
+            if marks and os.readlink(entry / "cwd") == os.getcwd() and run_lock.is_dead(marks[-1]):
+                command = (entry / "cmdline").read_text(errors="replace")
+                modules = re.findall(r"\bmillrace\.(\w+)\.(\w+)\b", command)[-1:]
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                alive.append(Step(int(entry.name), parent, *map("_".join, modules)))
+    return sorted(alive)
+
+
+def end(processes: list[Step]) -> None:
+    """End the steps: SIGTERM to the first process of each, which may save; SIGKILL to all that are late."""
+    asked, late = set(), time.monotonic() + PATIENCE
+    while processes:
+        is_late = time.monotonic() > late
+        for process in processes if is_late else _first(processes):
+            if is_late or process not in asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL if is_late else signal.SIGTERM)
+                asked.add(process)
+        time.sleep(0.1)
+        processes = steps()
+
+
+def _first(processes: list[Step]) -> list[Step]:
+    """Those that none of the others has started."""
+    pids = {process.pid for process in processes}
+    return [process for process in processes if process.parent not in pids]
+
+
+def describe(who: str, processes: list[Step], queue: list[Job]) -> list[str]:
+    """What is left of a killed run, and what `who` does about it."""
+    lines = []
+    if processes:
+        names = ", ".join(sorted({process.step for process in processes} - {""})) or "unknown"
+        pids = ", ".join(str(process.pid) for process in _first(processes))
+        ends = f"{who} ends them with SIGTERM, and lets them save"
+        lines.append(f"steps of a killed run on this host: {names} (process {pids}). {ends}")
+    if queue:
+        states, names = (
+            ", ".join(f"{count} {name}" for name, count in Counter(each).most_common())
+            for each in ([job.state for job in queue], [job.step for job in queue])
+        )
+        cancel = "; ".join(f"scancel --name={run}" for run in sorted({job.run for job in queue}))
+        waits = f"{who} waits for them, and what they finish counts. To cancel them: `{cancel}`"
+        lines.append(f"Slurm jobs of a killed run: {states} ({names}). {waits}")
+    return lines
+
+
+def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
+    """Say what a killed run has left, and let it end if this run `acts`; what is left, with its lock.
+
+    While the lock is there nothing is waited for or ended: its holder lives, or the user has not decided.
+    """
+    locked = run_lock.is_held()
+    if locked and not run_lock.stale():
+        return ""
+    processes, queue = steps(), []
+    try:
+        # Not where squeue may be installed, but was never used.
+        queue = jobs() if on_cluster or os.path.isdir("logs/slurm") else []
+    except MillraceError as error:
+        if on_cluster and acts:
+            raise
+        if on_cluster:
+            say(str(error))
+    if locked or not acts:
+        lines = describe("The next run", processes, queue)
+        if locked:
+            lines = [run_lock.stale(". ".join([*lines, run_lock.UNLOCK]))]
+        for line in [] if locked and acts else lines:  # Snakemake's error will say it
+            say(line)
+        return " ".join(lines)
+    for line in describe("This run", processes, []):
+        say(line)
+    end(processes)
+    while queue:
+        for line in describe("This run", [], queue):
+            say(line)
+        time.sleep(PAUSE)
+        with contextlib.suppress(MillraceError):  # it answers later
+            queue = jobs()
+    return ""
