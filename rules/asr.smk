@@ -101,7 +101,7 @@ rule asr_build_bucket_manifests:
         "../envs/data.yaml"
     threads: 2
     resources:
-        mem_mb=LANES.memory_mb(1000, per_mb=8),
+        mem_mb=LANES.memory_mb(800, per_mb=1),
         runtime=LANES.runtime(15, per_mb=0.05),
     params:
         manifests=ASR.manifest_place,

@@ -138,7 +138,7 @@ rule speech_create_shards:
     conda:
         "../envs/audio.yaml"
     resources:
-        mem_mb=LANES.memory_mb(500 + 40 * SPEECH_HOURS),
+        mem_mb=LANES.memory_mb(300 + 30 * SPEECH_HOURS),
         runtime=LANES.runtime(15 + 10 * SPEECH_HOURS),
     params:
         max_shard_size_gb=LANES.flag("speech", "max_shard_size_gb"),
@@ -176,7 +176,7 @@ rule speech_merge_shards:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(400, per_mb=60),
+        mem_mb=LANES.memory_mb(400, per_mb=40),
         runtime=LANES.runtime(15, per_mb=0.1),
     params:
         max_error_fraction=LANES.flag("speech", "max_error_fraction"),
@@ -206,7 +206,7 @@ rule speech_merge_index:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(500, per_mb=2),
+        mem_mb=LANES.memory_mb(500, per_mb=1),
         runtime=LANES.runtime(15, per_mb=0.05),
     message:
         "Merge the index of all countries"
@@ -254,7 +254,7 @@ rule speech_report_corpus:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(500, per_mb=2),
+        mem_mb=LANES.memory_mb(500, per_mb=1),
         runtime=LANES.runtime(15, per_mb=0.02),
     message:
         "Report on the corpus"
