@@ -30,7 +30,7 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 
 # One pytest run, unit tests first and whole workflows last (tests/conftest.py), so that its last line counts them all.
 test: check dry-runs ## Check style and workflow, then run all tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder tests
 
 fuzz: $(VENV)/.test ## Run the tests with generated examples on new examples, many of them
 	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' '@given' tests)

@@ -79,7 +79,8 @@ rule asr_build_tar_indices:
         "../envs/data.yaml"
     threads: 4
     resources:
-        mem_mb=LANES.memory_mb(2000),
+        mem_mb=LANES.memory_mb(300 + 10 * config["asr"]["partition_gb"]),
+        runtime=LANES.runtime(15 + 2 * config["asr"]["partition_gb"]),
     message:
         "Index the tars of {wildcards.tars}"
     shell:
@@ -102,7 +103,8 @@ rule asr_build_bucket_manifests:
         "../envs/data.yaml"
     threads: 2
     resources:
-        mem_mb=LANES.memory_mb(4000),
+        mem_mb=LANES.memory_mb(800, per_mb=1),
+        runtime=LANES.runtime(15, per_mb=0.05),
     params:
         manifests=ASR.manifest_place,
         sweep=ASR.sweep,
@@ -137,7 +139,7 @@ rule asr_calibrate_bucket_bs:
         "../envs/train.yaml"
     threads: 2
     resources:
-        mem_mb=LANES.memory_mb(16000),
+        mem_mb=LANES.memory_mb(ASR.training_mb()),
         gpu=ASR.gpus,
     params:
         environment=ASR.environment,
@@ -163,7 +165,8 @@ rule asr_merge_calibration:
     conda:
         "../envs/train.yaml"
     resources:
-        mem_mb=LANES.memory_mb(2000),
+        mem_mb=LANES.memory_mb(1500),
+        runtime=LANES.runtime(30),
     message:
         "Merge the calibrations of all buckets"
     shell:
@@ -187,7 +190,7 @@ rule asr_verify_calibration:
     threads: ASR.threads
     resources:
         **ASR.places,
-        mem_mb=LANES.memory_mb(16000),
+        mem_mb=LANES.memory_mb(ASR.training_mb()),
     params:
         environment=ASR.environment,
         launcher=ASR.launcher,
@@ -215,7 +218,7 @@ rule asr_train_model:
     threads: ASR.threads
     resources:
         **ASR.places,
-        mem_mb=LANES.memory_mb(16000),
+        mem_mb=LANES.memory_mb(ASR.training_mb()),
     params:
         environment=ASR.environment,
         launcher=ASR.launcher,
@@ -269,7 +272,8 @@ rule asr_report_throughput:
     conda:
         "../envs/train.yaml"
     resources:
-        mem_mb=LANES.memory_mb(2000),
+        mem_mb=LANES.memory_mb(1500),
+        runtime=LANES.runtime(30),
     message:
         "Report on throughput"
     shell:

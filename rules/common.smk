@@ -9,7 +9,8 @@ sys.path.insert(0, os.path.join(workflow.basedir, "scripts"))
 from millrace.common.workflow import lanes, terminal
 from millrace.common.workflow.config import check_syntax, validate_config
 
-check_syntax("config.yaml")
+if workflow.is_main_process:
+    check_syntax("config.yaml")
 
 
 configfile: "config.yaml"
@@ -21,6 +22,7 @@ config = validate_config(
     os.path.join(workflow.basedir, "rules", "schemas"),
     command_line=workflow.config_settings.config,
     files=workflow.configfiles,
+    check=workflow.is_main_process,
 )
 LANES = lanes.Lanes(
     config,

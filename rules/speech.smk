@@ -11,6 +11,8 @@ SPEECH = SpeechInputs(
     ),
 )
 LANES.register_targets("speech", SPEECH.targets)
+# The size of a partition, which decides on what its jobs need.
+SPEECH_HOURS = config["speech"]["partition_hours"]
 
 
 wildcard_constraints:
@@ -82,7 +84,8 @@ rule speech_generate_manifest:
     conda:
         "../envs/audio.yaml"
     resources:
-        mem_mb=LANES.memory_mb(1000),
+        mem_mb=LANES.memory_mb(200 + 10 * SPEECH_HOURS),
+        runtime=LANES.runtime(15 + 3 * SPEECH_HOURS),
     params:
         min_duration=LANES.flag("speech", "min_duration"),
         max_duration=LANES.flag("speech", "max_duration"),
@@ -111,7 +114,8 @@ rule speech_merge_manifest:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(1000),
+        mem_mb=LANES.memory_mb(400, per_mb=2),
+        runtime=LANES.runtime(15, per_mb=0.1),
     message:
         "Gather the manifest of {wildcards.country}"
     # The parts are found through the country file: hundreds of paths would not fit a command line.
@@ -134,7 +138,8 @@ rule speech_create_shards:
     conda:
         "../envs/audio.yaml"
     resources:
-        mem_mb=LANES.memory_mb(1500),
+        mem_mb=LANES.memory_mb(300 + 30 * SPEECH_HOURS),
+        runtime=LANES.runtime(15 + 10 * SPEECH_HOURS),
     params:
         max_shard_size_gb=LANES.flag("speech", "max_shard_size_gb"),
         max_cer=LANES.flag("speech", "max_cer"),
@@ -171,7 +176,8 @@ rule speech_merge_shards:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(4000),
+        mem_mb=LANES.memory_mb(400, per_mb=40),
+        runtime=LANES.runtime(15, per_mb=0.1),
     params:
         max_error_fraction=LANES.flag("speech", "max_error_fraction"),
         error_list="logs/speech/merge_shards/{country}.rejects.csv",
@@ -200,7 +206,8 @@ rule speech_merge_index:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(4000),
+        mem_mb=LANES.memory_mb(500, per_mb=1),
+        runtime=LANES.runtime(15, per_mb=0.05),
     message:
         "Merge the index of all countries"
     shell:
@@ -247,7 +254,8 @@ rule speech_report_corpus:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(4000),
+        mem_mb=LANES.memory_mb(500, per_mb=1),
+        runtime=LANES.runtime(15, per_mb=0.02),
     message:
         "Report on the corpus"
     shell:

@@ -24,18 +24,33 @@ settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "same")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Unit tests first, then the workflow's text and dry runs, then whole runs: cheap failures come early.
 
-    The shipped config's run comes first of these, on one worker: it takes minutes, and is made once.
+    The shipped config's run comes first of these: it takes minutes.
     """
 
     def rank(test: pytest.Item) -> int:
         if test.path.stem == "test_end_to_end":
-            test.add_marker(pytest.mark.xdist_group("end_to_end"))
             return 2
         if test.get_closest_marker("e2e"):
             return 3
         return 1 if "tests/workflow/" in test.nodeid else 0
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """One test at a time to each worker, but all of the shipped config's run to one, so that it is made once.
+
+    `--dist loadgroup` would do, but pytest 9.2 ignores the names that xdist 3.8 gives to groups.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return module if module.endswith("test_end_to_end.py") else nodeid
+
+    return Scheduling(config, log)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -21,3 +21,12 @@ def test_slurm_is_found_by_its_name_in_the_clone():
 
 def test_the_steps_that_need_gpus_are_those_whose_partition_a_site_sets(jobs):
     assert {name for name, rule in jobs.items() if "gpu" in rule["resources"]} == set(SLURM["set-resources"])
+
+
+def test_each_job_says_how_much_memory_and_time_it_takes(jobs):
+    cluster_jobs = {name: rule["resources"] for name, rule in jobs.items() if not rule["local"]}
+    assert [name for name, resources in cluster_jobs.items() if "mem_mb" not in resources] == []
+    # Training takes the time that a site's partition allows.
+    timeless = {name for name, resources in cluster_jobs.items() if "runtime" not in resources}
+    assert timeless == set(SLURM["set-resources"])
+    assert all("runtime" in resources for resources in SLURM["set-resources"].values())

@@ -257,6 +257,10 @@ class AsrInputs:
         training = self.section["training"]
         return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
 
+    def training_mb(self) -> int:
+        """Memory of a run on one machine: 12 GB a rank (a model of 0.6e9 parameters), 1 GB a worker."""
+        return self.section["ranks"] * (12000 + 1000 * self.section["training"].get("num_workers", 2))
+
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config but those kept as they are, or what comes before them."""
         runs = [METRICS.format(run=run) for run in self.section["runs"] if not self._is_kept(run)]

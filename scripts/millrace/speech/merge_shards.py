@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> None:
     rows = (row for part in parts for row in part.final_rows())
     tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
     tables.write_csv(args.rejects, tables.REJECT_COLUMNS, balance.rejects)
-    tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), index.to_pylist())
+    nemo_rows = index.select(tables.NEMO_COLUMNS).to_pylist()
+    tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), nemo_rows)
     shards_dir, manifest_dir = Path(args.shards_dir), Path(args.manifest_dir)
     for path in sweep.sweep_country(shards_dir, manifest_dir, safe_name(country["country"]), set(names)):
         cli.log.info("removed %s: its recordings are gone", path)

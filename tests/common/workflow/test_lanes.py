@@ -194,6 +194,16 @@ def test_an_invalid_config_ends_the_parse_with_its_key():
     assert "speech.max_cerr" in str(caught.value.code)
 
 
-def test_memory_doubles_with_the_attempt():
-    memory_mb = lanes_of().memory_mb(1500)
-    assert [memory_mb({}, attempt=attempt) for attempt in (1, 2, 3)] == [1500, 3000, 6000]
+def test_a_job_process_fills_in_defaults_and_checks_nothing():
+    section = {"max_cerr": 1, "max_cer": "2e-1"}
+    filled = config.validate_config({"speech": section}, ROOT / "rules/schemas", check=False)["speech"]
+    assert (filled["max_cer"], filled["sampling_rate"]) == (0.2, 16000)
+
+
+def test_memory_and_time_grow_with_the_input_and_the_attempt(tmp_path: Path):
+    (tmp_path / "index.parquet").write_bytes(bytes(2_000_000))
+    inputs = [str(tmp_path / "index.parquet"), str(tmp_path / "not yet made.parquet")]
+    memory_mb, runtime = lanes_of().memory_mb(1500, per_mb=50), lanes_of().runtime(10, per_mb=0.5)
+    assert [memory_mb({}, [], attempt) for attempt in (1, 2, 3)] == [1800, 3600, 7200]
+    assert [memory_mb({}, inputs, attempt) for attempt in (1, 2)] == [1900, 3800]
+    assert [runtime({}, inputs, attempt) for attempt in (1, 2, 3)] == [11, 22, 33]

@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import left_over, run_lock, status
+from millrace.common.workflow import left_over, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
@@ -89,9 +89,24 @@ class Lanes:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0," * count).split(",")
         return min(count, sum(name not in ("", "-1") for name in visible))
 
-    def memory_mb(self, first: int) -> Callable[..., int]:
-        """A rule's memory: doubled at each further attempt, as Slurm kills a job that needs more."""
-        return lambda wildcards, attempt: first * 2 ** (attempt - 1)
+    def memory_mb(self, payload: float, per_mb: float = 0) -> Callable[..., int]:
+        """A rule's memory: `payload` MB, `per_mb` for each MB of input, and Snakemake's in each cluster job.
+
+        Doubled at each further attempt, as Slurm kills a job that needs more.
+        """
+
+        def mem_mb(wildcards: Any, input: Iterable[str], attempt: int) -> int:
+            return round(300 + payload + per_mb * _size_mb(input)) * 2 ** (attempt - 1)
+
+        return mem_mb
+
+    def runtime(self, minutes: float, per_mb: float = 0) -> Callable[..., int]:
+        """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further attempt."""
+
+        def runtime(wildcards: Any, input: Iterable[str], attempt: int) -> int:
+            return round(minutes + per_mb * _size_mb(input)) * attempt
+
+        return runtime
 
     def sources(self, lane: str, module: Any, remedy: str) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
@@ -174,6 +189,8 @@ class Lanes:
 
     def say_end(self, failed: bool, logs: list[str]) -> None:
         """The run has ended: say what it has made, or which steps failed. `logs` are Snakemake's own."""
+        from millrace.common.workflow import status
+
         status.say_last(self.config["lanes"], self._parsed, failed, logs)
 
     def _built_choices(self, lane: str) -> dict[str, dict[str, Any]]:
@@ -184,6 +201,11 @@ class Lanes:
         if message not in self._said:
             print(f"Millrace: {message}", file=sys.stderr)
         self._said.add(message)
+
+
+def _size_mb(paths: Iterable[str]) -> float:
+    """The size of the files that are there: a dry run may ask before they are made."""
+    return sum(os.path.getsize(path) for path in paths if os.path.exists(path)) / 1e6
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:

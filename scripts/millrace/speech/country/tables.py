@@ -20,6 +20,8 @@ from millrace.speech.corpus.splits import SPLITS
 MANIFEST_COLUMNS = tuple(SCHEMA.names)
 SPLITS_COLUMNS = ("source_audio_path", "video_id", "duration_hours", "size_mb", "split", "subset_id")
 REJECT_COLUMNS = ("country", "video_id", "transcript_id", "file", "segment", "reason", "detail")
+# What the NeMo manifests are made of.
+NEMO_COLUMNS = ["split", "shard", "member", "duration_seconds", "human_transcript", "language"]
 _WHOLE = ("original_transcript_start_idx", "original_transcript_end_idx", "subset_id")
 
 
