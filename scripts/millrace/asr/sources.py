@@ -96,7 +96,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
     }
     groups = {"tars": sorted(contents)}
-    return Contents(assignment, contents, groups, manifests, others, notes, items, then="the buckets")
+    return Contents(
+        assignment, contents, groups, "", len(tars), manifests, others, notes, items, then="the buckets"
+    )
 
 
 def _files(content: Mapping) -> dict[str, dict]:
