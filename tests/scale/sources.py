@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 WORDS = "the of and house minister question vote law member order year report committee motion debate".split()
-COUNTRIES = "albania austria bulgaria croatia denmark estonia finland france germany greece iceland italy".split()
+COUNTRIES = (
+    "albania austria bulgaria croatia denmark estonia finland france germany greece iceland italy".split()
+)
 COUNTRIES += "latvia lithuania malta norway portugal serbia slovakia slovenia sweden ukraine".split()
 ROWS = 13_528  # of a tar, on average: 75.2 million in 5,559
 
@@ -39,9 +41,15 @@ def make_countries(root: Path, countries: int, recordings: int, each: int = 20, 
     """Countries with so many recordings, of `each` segments (0.07 h) on average, with one transcript each."""
     rng = random.Random(seed)
     # The texts take most of the time, so recordings share a few; the name in front of them differs.
-    bodies = [json.dumps(segments(rng.randint(each // 2, each * 3 // 2), rng), ensure_ascii=False) for _ in range(64)]
+    bodies = [
+        json.dumps(segments(rng.randint(each // 2, each * 3 // 2), rng), ensure_ascii=False)
+        for _ in range(64)
+    ]
     for country in [*COUNTRIES, *(f"country_{number}" for number in range(countries))][:countries]:
-        aligned, audio = root / country / "Alignment/alignment_output", root / country / "downloaded_audio/mp4_converted"
+        aligned, audio = (
+            root / country / "Alignment/alignment_output",
+            root / country / "downloaded_audio/mp4_converted",
+        )
         aligned.mkdir(parents=True)
         audio.mkdir(parents=True)
         for number in range(recordings):
@@ -57,7 +65,9 @@ def make_tars(folder: Path, tars: int, rows: int = ROWS, pieces: int = 1, seed: 
     (folder / "tars").mkdir(parents=True)
     (folder / "manifests").mkdir()
     for number in range(tars):
-        sparse(os.path.join(folder, "tars", f"audio_{number}.tar"), ROWS * 146_000 + 512 * rng.randrange(10_000))
+        sparse(
+            os.path.join(folder, "tars", f"audio_{number}.tar"), ROWS * 146_000 + 512 * rng.randrange(10_000)
+        )
     bounds = [piece * tars // pieces for piece in range(pieces + 1)]
     names = [f"train-{n:05d}-of-{pieces:05d}.jsonl" for n in range(pieces)] if pieces > 1 else ["train.jsonl"]
     for name, first, last in zip(names, bounds, bounds[1:], strict=True):
@@ -70,7 +80,8 @@ def write_rows(path: Path, tars: Sequence[int], rows: int) -> None:
     """A manifest as NeMo's: `rows` lines of each tar."""
     text = "".join(
         f'{{"audio_filepath": "clip_%d_{row:05d}.flac", "duration": {1 + row * 7 % 1900 / 100}, '
-        f'"text": "{" ".join(WORDS[row % 7 : 5 + row % 11])}", "lang": "en", "tar_path": "../tars/audio_%d.tar"}}\n'
+        f'"text": "{" ".join(WORDS[row % 7 : 5 + row % 11])}", "lang": "en", '
+        '"tar_path": "../tars/audio_%d.tar"}\n'
         for row in range(rows)
     )
     with open(path, "w", encoding="utf-8") as handle:
@@ -89,14 +100,24 @@ def sparse(path: str, size: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--countries", type=int, default=0)
-    parser.add_argument("--recordings", type=int, default=10_000, help="of each country (default %(default)s)")
-    parser.add_argument("--segments", type=int, default=20, help="of a recording, on average (default %(default)s)")
+    parser.add_argument(
+        "--recordings", type=int, default=10_000, help="of each country (default %(default)s)"
+    )
+    parser.add_argument(
+        "--segments", type=int, default=20, help="of a recording, on average (default %(default)s)"
+    )
     parser.add_argument("--tars", type=int, default=0)
-    parser.add_argument("--rows", type=int, default=3, help="of each tar; 13528 make 75.2 million (default %(default)s)")
-    parser.add_argument("--pieces", type=int, default=1, help="files of train's manifest (default %(default)s)")
+    parser.add_argument(
+        "--rows", type=int, default=3, help="of each tar; 13528 make 75.2 million (default %(default)s)"
+    )
+    parser.add_argument(
+        "--pieces", type=int, default=1, help="files of train's manifest (default %(default)s)"
+    )
     args = parser.parse_args(argv)
     if args.countries:
         make_countries(args.folder / "countries", args.countries, args.recordings, args.segments)

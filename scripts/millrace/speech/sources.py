@@ -18,8 +18,8 @@ from millrace.common.workflow.built import Items
 from millrace.common.workflow.partitions import Placement
 from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
-from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus import alignment, media, splits, tables, twins
+from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country import Country
 from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
@@ -56,7 +56,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """
     root, index = Path(settings.countries_root), folder / "index"
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
-    suspects = {path for each in folder.parent.glob(_NOTED.format("*", "damaged")) for path in jsonl.read(each)}
+    suspects = {
+        path for each in folder.parent.glob(_NOTED.format("*", "damaged")) for path in jsonl.read(each)
+    }
     tables.refresh(folders, index, settings.path_map, settings.language_map, suspects)
     names = [safe_name(country_folder.shown(path.name)) for path in folders]
     heads = [head for name in names if (head := tables.head(index, name))]
@@ -102,9 +104,13 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
 
 
 def _partitions(
-    contents: Contents, settings: Settings, folder: Path, heads: list[tables.Head], audio: partitions.DigestCache
+    contents: Contents,
+    settings: Settings,
+    folder: Path,
+    heads: list[tables.Head],
+    audio: partitions.DigestCache,
 ) -> Iterator[tuple[str, bytes]]:
-    """The partition files, one country after the other as a large corpus takes memory; completes `contents`."""
+    """The partition files, country by country as a large corpus takes memory; completes `contents`."""
     contents.assignment = assignment = splits.load(settings.assignment_file, settings.partition_hours)
     hours = sum(placement.cost for placement in assignment.saved)
     contents.placed = (
@@ -139,7 +145,9 @@ def _partitions(
 
     def before_save() -> None:
         """Note the audio's content of new recordings: once in the life of each."""
-        names = {placement.item: placement for placement in assignment.added if "content" not in placement.labels}
+        names = {
+            placement.item: placement for placement in assignment.added if "content" not in placement.labels
+        }
         for item, content in twins.contents(heads, names, audio).items():
             names[item].labels["content"] = content
 
@@ -186,21 +194,22 @@ def _with_known_digests(content: dict, folder: Path) -> bytes:
         return atomic.json_bytes(content)
     seen = _seen(folder.parent, content["partition"])
     for transcript in (t for recording in content["recordings"] for t in recording["transcripts"]):
-        was, digest = before.get(transcript["path"], ""), transcript["digest"]
+        noted, version, whole, _ = seen.get(transcript["path"], ("", "", "", None))
+        was, digest = before.get(transcript["path"], noted), transcript["digest"]
         if was in ("", digest):
             continue
-        noted, version, whole, _ = seen.get(transcript["path"], ("", "", "", None))
         if noted == was and digest in (version, whole):
             transcript["digest"] = was
         elif "-" in digest and (noted == was or "-" not in was):
-            transcript["digest"] = alignment.digest_of(transcript["path"]) or digest
+            read = alignment.read(transcript["path"])
+            transcript["digest"] = read.digest if read else digest
             if transcript["digest"] == (whole if noted == was else was):
                 transcript["digest"] = was
     return atomic.json_bytes(content)
 
 
 def _seen(results: Path, partition: str) -> dict[str, list]:
-    """What the job of a partition has read, by path: digest in the partition file, version, content, parts."""
+    """What the job of a partition has read, by path: digest that the parse gave, version, content, parts."""
     try:
         return jsonl.read(results / _NOTED.format(partition, "alignments"))
     except (FileNotFoundError, ValueError):
@@ -228,6 +237,7 @@ def _items(results: Path, index: Path) -> Items:
             parts = {facts.get("digest"): facts.get("parts", {}) for facts in history.history(two["path"])}
             parts[seen[0]] = seen[3]
             was, now = (parts.get(each["digest"]) or {} for each in (one, two))
+            now = now or ((read := alignment.read(two["path"])) and read.parts) or {}
             words += [part for part in was if was[part] != now.get(part)]
             words += [word for word in ("path", "audio_file", "audio") if one[word] != two[word]]
         return list(dict.fromkeys(words))

@@ -59,9 +59,9 @@ def keep(folder: Path, items: Items) -> set[str]:
 def compare(
     folder: Path, names: Collection[str], total: int, items: Items, left_out: Collection[str]
 ) -> tuple[list[str], list[str], int]:
-    """How the partition files `names` in `folder`, of `total` items, differ from what was built: phrases for the
-    user, a line for each difference, how many partitions differ. Groups in `left_out` are not chosen, but not
-    gone.
+    """How the partition files `names` in `folder`, of `total` items, differ from what was built: phrases for
+    the user, a line for each difference, how many partitions differ. Groups in `left_out` are not chosen, but
+    not gone.
     """
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}

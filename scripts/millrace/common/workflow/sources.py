@@ -35,7 +35,8 @@ class Sources:
     """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop a run,
-    `changes` says what differs from what was built; `save` makes new placements last.
+    `changes` says what differs from what was built; `save` makes new placements last. `unchanged` are files that
+    say what they said when they were built, whatever their times; `check` reads what a dry run has no time for.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
@@ -44,6 +45,8 @@ class Sources:
     notes: list[str] = field(default_factory=list)
     changes: str = ""
     save: Callable[[], None] = lambda: None
+    unchanged: Collection[str] = ()
+    check: Callable[[], None] = lambda: None
 
     def required(self) -> Sources:
         """Itself. Raises SourcesMissing, but for the demo that was never fetched."""
@@ -56,11 +59,12 @@ class Sources:
 class Contents:
     """What a lane found: the content of each partition file by id, and their assignment.
 
-    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it was at
-    the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
+    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it was
+    at the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
     sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
     compare with what was built, by sub-folder ("" for the partitions), `then` what all make. `settings` count
-    for new placements only, `placed` says so. Groups in `left_out` are not chosen.
+    for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
+    are those of Sources.
     """
 
     assignment: partitions.Assignment | None
@@ -77,6 +81,8 @@ class Contents:
     placed: str = ""
     left_out: Collection[str] = ()
     before_save: Callable[[], None] = lambda: None
+    unchanged: Collection[str] = ()
+    check: Callable[[], None] = lambda: None
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
@@ -175,7 +181,8 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
             if atomic.write_if_changed(decided, atomic.json_bytes(dict(contents.settings))):
                 (folder / _STATE).unlink(missing_ok=True)
 
-    return Sources(contents.groups, contents.files, None, contents.notes, changes, save)
+    more = contents.unchanged, contents.check
+    return Sources(contents.groups, contents.files, None, contents.notes, changes, save, *more)
 
 
 # What of the last sync is needed if all is as it was.

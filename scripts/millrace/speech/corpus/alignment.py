@@ -91,7 +91,7 @@ def parse(raw: bytes) -> Alignment:
 
 
 def peek(path: str, size: int) -> tuple[str, float] | None:
-    """`audio_file` and hours by the first and last bytes of a file; None if it is small, or it takes all of it.
+    """`audio_file` and hours by the ends of a file; None if it is small, or they do not say it.
 
     What lies between them is not looked at. The last segments end last, as they do in all files seen.
     """
@@ -114,10 +114,10 @@ def peek(path: str, size: int) -> tuple[str, float] | None:
     return (audio_file, max(ends) / 3600.0) if usable else None
 
 
-def digest_of(path: str) -> str | None:
-    """The digest of a file's content; None if it cannot be read."""
+def read(path: str) -> Alignment | None:
+    """An alignment file; None if it cannot be read."""
     try:
-        return parse(Path(path).read_bytes()).digest
+        return parse(Path(path).read_bytes())
     except (OSError, jsonl.BadJson):
         return None
 

@@ -15,10 +15,8 @@ from typing import Any
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
-from millrace.common.workflow.path_map import PathMap
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder, is_utf8
-
 
 # Where a country's alignment files lie; and what stands in their listing for a folder.
 ALIGNED, FOLDER = "Alignment/alignment_output", ["a folder"]
@@ -80,10 +78,10 @@ def read(
     known: partitions.DigestCache,
     suspects: Collection[str] = (),
 ) -> Country:
-    """The country in `folder`, of which `listing` and `media` are there; `known` caches what its alignments say.
+    """The country in `folder`, with these alignment files and media; `known` caches what the former say.
 
-    `language_map` maps countries to languages. Of an alignment file that is new only the ends are read, if they
-    say enough; one that has changed, or is among `suspects`, is read whole.
+    `language_map` maps countries to languages. Of an alignment file that is new only the ends are read, if
+    they say enough; one that has changed, or is among `suspects`, is read whole.
     """
     country = Country(shown(folder.name), language_of(folder.name, language_map))
     if country.language == "und":

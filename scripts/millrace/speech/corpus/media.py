@@ -31,13 +31,15 @@ _NOT_MEDIA = {
 class MediaFolder:
     """The audio files of one country, found by name, by stem, or by an old path mapped to a new one.
 
-    `path_map` maps path prefixes as written in alignment files to prefixes on this machine. `stats` are those of
-    all files below downloaded_audio; `outside` says of what else was looked for whether it is there.
+    `path_map` maps path prefixes as written in alignment files to prefixes on this machine. `stats` are those
+    of all files below downloaded_audio; `outside` says of what else was looked for whether it is there.
     """
 
     def __init__(self, country_folder: str | os.PathLike, path_map: PathMap) -> None:
         root, self.path_map = Path(country_folder), path_map
-        self.roots = [os.path.join(each, "") for each in (root, root.parent, root.parent.parent)]
+        self.roots = [
+            os.path.join(each, "").removeprefix("./") for each in (root, root.parent, root.parent.parent)
+        ]
         self.stats: dict[str, Stat] = {}
         self.outside: dict[str, list[int] | None] = {}
         # Paths of media by folder, both in the order in which they are tried.
@@ -50,8 +52,8 @@ class MediaFolder:
             status, entries = os.stat(folder), list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
-        # Links that lead upwards would be followed for ever. If an unreadable folder's audio counted as missing,
-        # good shards would be removed: that error goes on.
+        # Links that lead upwards would be followed for ever. The error of an unreadable folder goes on: if its
+        # audio counted as missing, good shards would be removed.
         if (status.st_dev, status.st_ino) in self._walked:
             return
         self._walked.add((status.st_dev, status.st_ino))
@@ -96,8 +98,8 @@ class MediaFolder:
         for path in self.path_map.mapped(written):
             if status := self._stat(path):
                 return status
-        for root in ("",) if written.startswith("/") else self.roots:
-            if status := self._stat(f"{root}{plain}" if root else written):
+        for path in [written] if written.startswith("/") else [root + plain for root in self.roots]:
+            if status := self._stat(path):
                 return status
         for table, title in zip(self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True):
             if paths := table.get(title):

@@ -1,7 +1,8 @@
 """What the files of each country say, kept between parses: read again only if a file has changed.
 
-Of every country a table lies in `index/`: `countries/<country>.jsonl`, two lines: a head, then the recordings; and
-`alignments/<country>.json`, the facts of its alignment files. Large corpora are read by several processes.
+Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line with the head and one with the
+recordings; and `alignments/<country>.json`, the facts of its alignment files. Large corpora are read by
+several processes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _VERSION = 3
 class Head(NamedTuple):
     """A country without its recordings; `audio` has size, video id and path of every audio file.
 
-    `state` tells whether any of its files has changed, `outside` are signatures of files and folders elsewhere.
+    `state` tells whether any of its files has changed, `outside` has the signatures of files elsewhere.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Head(NamedTuple):
 def refresh(
     folders: Sequence[Path], index: Path, path_map: Mapping, language_map: Mapping, suspects: Collection[str]
 ) -> None:
-    """Bring the tables of these countries in step with their files. Raises OSError for a folder that may not be read.
+    """Bring the tables of these countries in step with their files; OSError for a folder that may not be read.
 
     `suspects` are alignment files that a job could not read: they are read whole.
     """
@@ -67,12 +68,15 @@ def refresh(
         return
     # On a network file system most of the time is waiting: so up to 8 processes, the largest countries first.
     ordered = sorted(folders, key=lambda folder: -sizes[folder])
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r}); import {__name__} as t; t.serve()"
+    package = str(Path(__file__).parents[3])
+    code = f"import sys; sys.path.insert(0, {package!r}); import {__name__} as t; t.serve()"
     started = []
     for number in range(count):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = subprocess.Popen([sys.executable, "-c", code], **pipes)
-        process.stdin.write(marshal.dumps(task | {"folders": [str(folder) for folder in ordered[number::count]]}))
+        process.stdin.write(
+            marshal.dumps(task | {"folders": [str(folder) for folder in ordered[number::count]]})
+        )
         process.stdin.close()
         started.append(process)
     replies = [(process.stdout.read(), process.wait()) for process in started]
@@ -118,7 +122,9 @@ def refresh_one(folder: Path, index: str, path_map: dict, language_map: dict, su
     unmatched = sorted(mapped.unmatched), mapped.example
     lines = [Head(country.name, country.language, *found, *unmatched, state, media.outside), []]
     for recording in country.recordings.values():
-        transcripts = [[*t.values()][:4] + [t["audio"] and [*t["audio"].values()]] for t in recording.transcripts]
+        transcripts = [
+            [*t.values()][:4] + [t["audio"] and [*t["audio"].values()]] for t in recording.transcripts
+        ]
         lines[1].append([recording.video_id, recording.hours, transcripts])
     content = b"\n".join(orjson.dumps(tuple(line)) for line in lines)
     atomic.write_bytes(Path(index, "countries", f"{name}.jsonl"), content)
@@ -141,7 +147,8 @@ def load(index: Path, name: str) -> Country:
     keys, facts = ("transcript_id", "path", "digest", "audio_file"), ("path", "size", "mtime_ns")
     for video_id, hours, rows in orjson.loads(second):
         transcripts: list[dict[str, Any]] = [
-            dict(zip(keys, row, strict=False), audio=row[4] and dict(zip(facts, row[4], strict=True))) for row in rows
+            dict(zip(keys, row, strict=False), audio=row[4] and dict(zip(facts, row[4], strict=True)))
+            for row in rows
         ]
         country.recordings[video_id] = Recording(top.name, video_id, hours, transcripts)
     return country
