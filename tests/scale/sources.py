@@ -14,13 +14,14 @@ import json
 import os
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
-WORDS = "the of and house minister question vote law member order year report committee motion debate".split()
-COUNTRIES = (
-    "albania austria bulgaria croatia denmark estonia finland france germany greece iceland italy".split()
-)
-COUNTRIES += "latvia lithuania malta norway portugal serbia slovakia slovenia sweden ukraine".split()
+from millrace.speech.corpus.country import LANGUAGES
+from tests.corpora import WORDS
+
+COUNTRIES = sorted({code: name for name, code in LANGUAGES.items()}.values())
+ALIGNED, AUDIO = "Alignment/alignment_output", "downloaded_audio/mp4_converted"
 ROWS = 13_528  # of a tar, on average: 75.2 million in 5,559
 
 
@@ -46,17 +47,17 @@ def make_countries(root: Path, countries: int, recordings: int, each: int = 20, 
         for _ in range(64)
     ]
     for country in [*COUNTRIES, *(f"country_{number}" for number in range(countries))][:countries]:
-        aligned, audio = (
-            root / country / "Alignment/alignment_output",
-            root / country / "downloaded_audio/mp4_converted",
-        )
-        aligned.mkdir(parents=True)
-        audio.mkdir(parents=True)
+        for folder in (ALIGNED, AUDIO):
+            (root / country / folder).mkdir(parents=True)
         for number in range(recordings):
-            name, body = f"{country}-session-{number:05d}", rng.choice(bodies)
-            text = f'{{"audio_file": "downloaded_audio/mp4_converted/{name}.opus", "segments": {body}}}'
-            write(os.path.join(aligned, f"{name}_t1_aligned.json"), text.encode())
-            sparse(os.path.join(audio, f"{name}.opus"), int(len(body) * rng.uniform(200, 2000)))
+            add_recording(root, country, f"session-{number:05d}", rng.choice(bodies), rng)
+
+
+def add_recording(root: Path, country: str, name: str, body: str, rng: random.Random) -> None:
+    """A recording whose alignment has these segments."""
+    text = f'{{"audio_file": "{AUDIO}/{name}.opus", "segments": {body}}}'
+    write(os.path.join(root, country, ALIGNED, f"{name}_t1_aligned.json"), text.encode())
+    sparse(os.path.join(root, country, AUDIO, f"{name}.opus"), int(len(body) * rng.uniform(200, 2000)))
 
 
 def make_tars(folder: Path, tars: int, rows: int = ROWS, pieces: int = 1, seed: int = 0) -> None:
@@ -70,7 +71,7 @@ def make_tars(folder: Path, tars: int, rows: int = ROWS, pieces: int = 1, seed: 
         )
     bounds = [piece * tars // pieces for piece in range(pieces + 1)]
     names = [f"train-{n:05d}-of-{pieces:05d}.jsonl" for n in range(pieces)] if pieces > 1 else ["train.jsonl"]
-    for name, first, last in zip(names, bounds, bounds[1:], strict=True):
+    for name, (first, last) in zip(names, pairwise(bounds), strict=True):
         write_rows(folder / "manifests" / name, range(first, last), rows)
     for name in ("dev", "test"):
         write_rows(folder / f"manifests/{name}.jsonl", [0], min(rows, 100))

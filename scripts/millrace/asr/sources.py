@@ -13,7 +13,7 @@ from millrace.asr.manifests import files as manifest_files
 from millrace.asr.tars.paths import one_spelling
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import partitions
+from millrace.common.workflow import built, partitions
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
@@ -93,6 +93,11 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         contents.setdefault(name, {"id": name, "tars": []})["tars"].append(stat)
     once, digest = table("manifests"), partial(jsonl.head_tail_digest, block=_COMPARED)
     states = {s.path: once.get(s, digest) if s.size < _COMPARED else s.signature for s in stats.values()}
+    items = {
+        "": Items("tar", _files, _kinds, (str(folder.parent / "tar_index/{}.parquet"),)),
+        "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
+    }
+    built.keep(folder / "manifests", items["manifests"])
     copy = folder / "manifests/built/all.json"
     was = {each["path"]: each["is"] for each in (jsonl.read(copy)["tars"] if copy.exists() else ())}
     # What was built before contents were noted is compared as it was then.
@@ -118,12 +123,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     if large := [path for path in stats if facts[path].get("part")]:
         size = sum(stats[path].size for path in large) / 1e9
         notes.append(
-            f"{len(large)} manifests ({size:.1f} GB) are read in part; a run reads all before its first job"
+            f"{size:.1f} GB of manifests are read in part; a run reads all of them before its first job"
         )
-    items = {
-        "": Items("tar", _files, _kinds, (str(folder.parent / "tar_index/{}.parquet"),)),
-        "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
-    }
     groups = {"tars": sorted(contents)}
     return Contents(
         assignment,
@@ -136,6 +137,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         items=items,
         then="the buckets",
         unchanged={path for path, state in states.items() if was.get(path) == state},
+        knob=("asr.partition_gb", settings.partition_gb),
         check=check if large else lambda: None,
     )
 

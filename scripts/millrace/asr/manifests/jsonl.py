@@ -56,7 +56,7 @@ class Reader(Manifest):
         return tars
 
     def facts(self, file: int) -> dict[str, Any]:
-        """What the parse needs of a file: `tars`, `rows`, and `content`, the same in whatever order and spelling.
+        """What the parse needs of a file: `tars`, `rows`, and `content`, a digest of all in any order.
 
         Raises MillraceError for the first line that is not JSON.
         """
@@ -107,7 +107,7 @@ class Reader(Manifest):
 
     def _repaired(self, raw: bytes, where: str) -> Any:
         try:
-            return jsonl.loads(raw)[0]
+            return jsonl.loads(raw.rstrip())[0]
         except jsonl.BadJson as bad:
             remedy = "Mend the line, or remove it"
             raise MillraceError(f"this line is not JSON: {bad}", where, remedy) from None

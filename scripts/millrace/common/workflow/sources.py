@@ -7,6 +7,7 @@ lane's config, and `collect(settings, folder, table)`, which reads the sources a
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -35,8 +36,9 @@ class Sources:
     """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop a run,
-    `changes` says what differs from what was built; `save` makes new placements last. `unchanged` are files that
-    say what they said when they were built, whatever their times; `check` reads what a dry run has no time for.
+    `changes` says what differs from what was built; `save` makes new placements last. `unchanged` are
+    files that say what they said when they were built, whatever their times; `check` reads what a dry run has
+    no time for.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
@@ -59,12 +61,12 @@ class Sources:
 class Contents:
     """What a lane found: the content of each partition file by id, and their assignment.
 
-    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it was
-    at the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
+    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it
+    was at the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
     sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
     compare with what was built, by sub-folder ("" for the partitions), `then` what all make. `settings` count
     for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
-    are those of Sources.
+    are those of Sources. `knob` is the key, and its value, that bounds partitions.
     """
 
     assignment: partitions.Assignment | None
@@ -83,6 +85,7 @@ class Contents:
     before_save: Callable[[], None] = lambda: None
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
+    knob: tuple[str, float] | None = None
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
@@ -158,6 +161,13 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
         index = {"partitions": contents.groups, "files": contents.files}
         atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
         contents.notes += _settings_note(contents)
+        if len(names) > _MANY and contents.knob and not contents.assignment.saved:
+            key, value = contents.knob
+            fewer = math.ceil(value * len(names) / 200)
+            text = (
+                f"{len(names)} partitions make every dry run slow: set {key}, now {value:g}, to about {fewer}"
+            )
+            contents.notes.append(f"{text}. It counts for what has not been run yet")
         is_draft = bool(contents.assignment.added)
         facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
         if contents.state:
@@ -185,6 +195,8 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
     return Sources(contents.groups, contents.files, None, contents.notes, changes, save, *more)
 
 
+# A dry run takes 1 ms a job, so with this many partitions some seconds.
+_MANY = 1000
 # What of the last sync is needed if all is as it was.
 _STATE = "index/state.json"
 

@@ -52,8 +52,8 @@ class MediaFolder:
             status, entries = os.stat(folder), list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
-        # Links that lead upwards would be followed for ever. The error of an unreadable folder goes on: if its
-        # audio counted as missing, good shards would be removed.
+        # Links that lead upwards would be followed for ever. The error of an unreadable folder goes on: if
+        # its audio counted as missing, good shards would be removed.
         if (status.st_dev, status.st_ino) in self._walked:
             return
         self._walked.add((status.st_dev, status.st_ino))

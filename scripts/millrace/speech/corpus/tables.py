@@ -54,7 +54,7 @@ class Head(NamedTuple):
 def refresh(
     folders: Sequence[Path], index: Path, path_map: Mapping, language_map: Mapping, suspects: Collection[str]
 ) -> None:
-    """Bring the tables of these countries in step with their files; OSError for a folder that may not be read.
+    """Bring the tables of these countries in step with their files; OSError for what may not be read.
 
     `suspects` are alignment files that a job could not read: they are read whole.
     """
