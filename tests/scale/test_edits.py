@@ -210,14 +210,14 @@ def in_new_tars(lines: list[str]) -> list[str]:
         (
             in_new_tars,
             {*BUCKETS, "tars-00012"},
-            "0 tars changed, 1 new (tars/new.tar), 0 gone; 1 manifest changed (train.jsonl: 1 rows more), 0 new, "
-            "0 gone -> 1 of 13 partitions and the buckets",
+            "0 tars changed, 1 new (tars/new.tar), 0 gone; 1 manifest changed (train.jsonl: 1 rows more), "
+            "0 new, 0 gone -> 1 of 13 partitions and the buckets",
         ),
         (
             lambda lines: [*lines[:50], lines[50][:40], *lines[51:]],
             set(),
-            "manifests/train.jsonl, line 51: this line is not JSON: cut off at line 1, column 40: what follows "
-            "is missing. Mend the line, or remove it",
+            "manifests/train.jsonl, line 51: this line is not JSON: cut off at line 1, column 40: what "
+            "follows is missing. Mend the line, or remove it",
         ),
     ],
     ids=["touch", "reorder", "crlf", "change", "add", "delete", "new_tar", "broken"],

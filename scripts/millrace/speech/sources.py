@@ -124,12 +124,15 @@ def _partitions(
         placed[placement.labels["country"]].append(placement)
         if content := placement.labels.get("content"):
             earlier.setdefault(content, placement)
-    twin_of = twins.find(heads, assignment, audio)
+
+    def files() -> Iterator[tuple[str, list[list]]]:
+        return ((head.name, tables.audio(folder / "index", safe_name(head.name))) for head in heads)
+
+    twin_of = twins.find(files, assignment, audio)
     # Recordings that were placed under another name have audio of the same size.
     sizes = {int(content.partition("-")[0]) for content in earlier}
-    new = {f"{h.name}/{video_id}" for h in heads for size, video_id, _ in h.audio if size in sizes}
-    new -= assignment.placements.keys()
-    known = twins.contents(heads, new, audio) if new else {}
+    unplaced = lambda name, size: size in sizes and name not in assignment.placements  # noqa: E731
+    known = twins.contents(files(), unplaced, audio) if sizes else {}
     for head in heads:
         country = tables.load(folder / "index", name := safe_name(head.name))
         splits.limit(country, assignment, settings.max_recordings)
@@ -149,7 +152,7 @@ def _partitions(
         names = {
             placement.item: placement for placement in assignment.added if "content" not in placement.labels
         }
-        for item, content in twins.contents(heads, names, audio).items():
+        for item, content in twins.contents(files(), lambda name, size: name in names, audio).items():
             names[item].labels["content"] = content
 
     contents.before_save = before_save

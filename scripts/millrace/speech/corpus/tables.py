@@ -1,8 +1,8 @@
 """What the files of each country say, kept between parses: read again only if a file has changed.
 
-Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line with the head and one with the
-recordings; and `alignments/<country>.json`, the facts of its alignment files. Large corpora are read by
-several processes.
+Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line each with the head, the audio
+files and the recordings; and `alignments/<country>.json`, the facts of its alignment files.
+Large corpora are read by several processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VERSION = 3
 
 
 class Head(NamedTuple):
-    """A country without its recordings; `audio` has size, video id and path of every audio file.
+    """A country without its recordings.
 
     `state` tells whether any of its files has changed, `outside` has the signatures of files elsewhere.
     """
@@ -44,7 +44,6 @@ class Head(NamedTuple):
     files: int
     rejected: list[dict]
     notes: list[str]
-    audio: list[list]
     unmatched: list[str]
     example: str
     state: str
@@ -118,14 +117,14 @@ def refresh_one(folder: Path, index: str, path_map: dict, language_map: dict, su
     if any(each["reason"] == "json_unreadable" for each in country.rejected):
         state = ""
     audio = [[a["size"], r.video_id, a["path"]] for r in country.recordings.values() for a in r.audio_files()]
-    found = country.files, country.rejected, country.notes, audio
+    found = country.files, country.rejected, country.notes
     unmatched = sorted(mapped.unmatched), mapped.example
-    lines = [Head(country.name, country.language, *found, *unmatched, state, media.outside), []]
+    lines = [Head(country.name, country.language, *found, *unmatched, state, media.outside), audio, []]
     for recording in country.recordings.values():
         transcripts = [
             [*t.values()][:4] + [t["audio"] and [*t["audio"].values()]] for t in recording.transcripts
         ]
-        lines[1].append([recording.video_id, recording.hours, transcripts])
+        lines[2].append([recording.video_id, recording.hours, transcripts])
     content = b"\n".join(orjson.dumps(tuple(line)) for line in lines)
     atomic.write_bytes(Path(index, "countries", f"{name}.jsonl"), content)
 
@@ -139,13 +138,20 @@ def head(index: Path, name: str) -> Head | None:
         return None
 
 
+def audio(index: Path, name: str) -> list[list]:
+    """Size, video id and path of every audio file of a country."""
+    with open(index / "countries" / f"{name}.jsonl", "rb") as handle:
+        handle.readline()
+        return orjson.loads(handle.readline())
+
+
 def load(index: Path, name: str) -> Country:
     """A country, as its table has it."""
-    first, second = (index / "countries" / f"{name}.jsonl").read_bytes().split(b"\n")
+    first, _, last = (index / "countries" / f"{name}.jsonl").read_bytes().split(b"\n")
     top = Head(*orjson.loads(first))
     country = Country(top.name, top.language, {}, top.files, top.rejected, top.notes)
     keys, facts = ("transcript_id", "path", "digest", "audio_file"), ("path", "size", "mtime_ns")
-    for video_id, hours, rows in orjson.loads(second):
+    for video_id, hours, rows in orjson.loads(last):
         transcripts: list[dict[str, Any]] = [
             dict(zip(keys, row, strict=False), audio=row[4] and dict(zip(facts, row[4], strict=True)))
             for row in rows

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from millrace.common import jsonl
 from millrace.common.workflow.partitions import Assignment, DigestCache, Placement, Stat
-from millrace.speech.corpus.tables import Head
+
+# Country by country: size, video id and path of its audio files.
+Audio = Iterable[tuple[str, list[list]]]
 
 
-def find(heads: Sequence[Head], assignment: Assignment, digests: DigestCache) -> dict[str, str]:
+def find(audio: Callable[[], Audio], assignment: Assignment, digests: DigestCache) -> dict[str, str]:
     """Recordings whose audio is the same file under another name, in whichever country, and that other name.
 
-    The one assigned first is the original; later ones, and all new ones, are its twins. `digests` caches the
-    digests of audio files, by head and tail.
+    The one assigned first is the original; later ones, and all new ones, are its twins. `audio` gives all
+    audio files; `digests` caches their digests, by head and tail.
     """
     seen: set[int] = set()
     several: set[int] = set()
-    for size in (audio[0] for head in heads for audio in head.audio):
+    for size in (file[0] for _, files in audio() for file in files):
         (several if size in seen else seen).add(size)
     by_size: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    for head in heads:
-        for size, video_id, path in head.audio:
+    for country, files in audio():
+        for size, video_id, path in files:
             if size and size in several:
-                by_size[size].append((f"{head.name}/{video_id}", path))
+                by_size[size].append((f"{country}/{video_id}", path))
     # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced since.
     names = {name for same in by_size.values() for name, _ in same}
     order = {name: rank for rank, name in enumerate(assignment.placements) if name in names}
@@ -47,17 +49,14 @@ def find(heads: Sequence[Head], assignment: Assignment, digests: DigestCache) ->
     return twins
 
 
-def contents(
-    heads: Sequence[Head], wanted: Container[str], digests: DigestCache, sizes: Container[int] | None = None
-) -> dict[str, str]:
-    """The content of the audio of the recordings in `wanted`: size and digest, of a few blocks of its file.
-
-    With `sizes`, only of those whose audio has one of them.
+def contents(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -> dict[str, str]:
+    """The content of the audio of recordings that are `wanted`, by name and size: size, and digest of a few
+    blocks.
     """
     first: dict[str, tuple[int, str]] = {}
-    for head in heads:
-        for size, video_id, path in head.audio:
-            if size and (name := f"{head.name}/{video_id}") in wanted:
+    for country, files in audio:
+        for size, video_id, path in files:
+            if size and wanted(name := f"{country}/{video_id}", size):
                 first.setdefault(name, (size, path))
 
     def digest(path: str) -> str | None:
@@ -65,9 +64,8 @@ def contents(
             return digests.get(Stat.of(path), jsonl.head_tail_digest)
         return None
 
-    chosen = {name: pair for name, pair in first.items() if sizes is None or pair[0] in sizes}
     with ThreadPoolExecutor(8) as pool:
-        pairs = zip(chosen.items(), pool.map(digest, [path for _, path in chosen.values()]), strict=True)
+        pairs = zip(first.items(), pool.map(digest, [path for _, path in first.values()]), strict=True)
         return {name: f"{size}-{value}" for (name, (size, _)), value in pairs if value}
 
 
