@@ -11,6 +11,7 @@ ASR = AsrInputs(
     ),
     SPEECH.shards,
     gpus=LANES.gpus(workflow.resource_settings.nodes),
+    ancient=ancient,
 )
 LANES.register_targets("asr", ASR.targets, pending_notes=ASR.pending_notes)
 

@@ -28,13 +28,20 @@ class AsrInputs:
     """Input functions and parameters of the lane's rules, over the partitions of this parse.
 
     `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus; `gpus` says how
-    many this machine has for its jobs, None if that is unknown or they run elsewhere.
+    many this machine has for its jobs, None if that is unknown or they run elsewhere; `ancient` marks a file
+    whose time does not count.
     """
 
     def __init__(
-        self, section: dict, sources: Sources, speech_shards: Callable[[], list[str]], gpus: int | None = None
+        self,
+        section: dict,
+        sources: Sources,
+        speech_shards: Callable[[], list[str]],
+        gpus: int | None = None,
+        ancient: Callable[[str], str] = str,
     ) -> None:
         self.section, self.sources, self.speech_shards, self._here = section, sources, speech_shards, gpus
+        self._ancient = ancient
 
     @property
     def from_speech(self) -> bool:
@@ -49,12 +56,10 @@ class AsrInputs:
         """Where the samples come from."""
         if self.from_speech:
             return self.speech_shards()
-        from snakemake.io import ancient
-
         # Touched, re-ordered or with other line ends they are newer, but say the same.
         same = self.sources.unchanged
         paths = [path for paths in self.sources.required().files.values() for path in paths]
-        return [ancient(path) if path in same else path for path in paths]
+        return [self._ancient(path) if path in same else path for path in paths]
 
     def manifest_place(self, wildcards: Any = None) -> str:
         """The manifests' folder, as a command cannot name thousands of files; or the speech lane's index."""
