@@ -13,6 +13,7 @@ ASR = AsrInputs(
     gpus=LANES.gpus(workflow.resource_settings.nodes),
     # Snakemake has --jobs only where jobs run elsewhere.
     is_local=LANES.is_main_process and workflow.resource_settings.nodes is None,
+    ancient=ancient,
 )
 LANES.register_targets("asr", ASR.targets, pending_notes=ASR.pending_notes)
 

@@ -59,7 +59,7 @@ def test_the_same_input_gives_the_same_bytes(chain):
     for _ in range(2):
         generate(chain)
         contents.append({path.name: path.read_bytes() for path in chain.part(PARTITION).iterdir()})
-    assert contents[0] == contents[1] and len(contents[0]) == 4
+    assert contents[0] == contents[1] and len(contents[0]) == 5
 
 
 def test_audio_that_cannot_be_read_is_a_warning_here_and_an_error_where_it_is_cut(chain):

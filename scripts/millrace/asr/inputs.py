@@ -29,7 +29,7 @@ class AsrInputs:
 
     `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus; `gpus` says how
     many this machine has for its jobs, None if that is unknown or they run elsewhere; `is_local`: the jobs
-    run on this machine.
+    run on this machine; `ancient` marks a file whose time does not count.
     """
 
     def __init__(
@@ -39,9 +39,10 @@ class AsrInputs:
         speech_shards: Callable[[], list[str]],
         gpus: int | None = None,
         is_local: bool = False,
+        ancient: Callable[[str], str] = str,
     ) -> None:
         self.section, self.sources, self.speech_shards = section, sources, speech_shards
-        self._here, self._is_local = gpus, is_local
+        self._here, self._is_local, self._ancient = gpus, is_local, ancient
 
     @property
     def from_speech(self) -> bool:
@@ -56,7 +57,10 @@ class AsrInputs:
         """Where the samples come from."""
         if self.from_speech:
             return self.speech_shards()
-        return [path for paths in self.sources.required().files.values() for path in paths]
+        # Touched, re-ordered or with other line ends they are newer, but say the same.
+        same = self.sources.unchanged
+        paths = [path for paths in self.sources.required().files.values() for path in paths]
+        return [self._ancient(path) if path in same else path for path in paths]
 
     def manifest_place(self, wildcards: Any = None) -> str:
         """The manifests' folder, as a command cannot name thousands of files; or the speech lane's index."""

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.tars.paths import one_spelling
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import partitions
+from millrace.common.workflow import built, partitions
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
@@ -21,6 +22,8 @@ from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, m
 QUIET_KEYS = {"partition_gb", "pinned"}
 # Below this many bytes Snakemake compares content, not times, and so do we.
 _COMPARED = 1_000_000
+# Bytes of new JSONL that a dry run reads; of what is more it looks at some rows.
+_READ = 250_000_000
 
 
 @dataclass
@@ -53,14 +56,17 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
     # Which tars a manifest names depends on these as well: with others the table counts for nothing.
     digests = table("digests", zlib.crc32(repr((3, settings.tar_root, settings.tar_template)).encode()))
-    named: dict[str, None] = {}
-    for split, paths in manifests.items():
-        reader = partial(_named_tars, split, settings)
-        for path in paths:
-            if "{" in path or "}" in path:
-                problem = "Snakemake takes braces in a file's name for wildcards"
-                raise MillraceError(problem, path, "Rename file or folder")
-            named.update(dict.fromkeys(digests.get(partitions.Stat.of(path), reader)))
+    stats = {path: partitions.Stat.of(path) for paths in manifests.values() for path in paths}
+    if braces := [path for path in stats if "{" in path or "}" in path]:
+        problem = "Snakemake takes braces in a file's name for wildcards"
+        raise MillraceError(problem, braces[0], "Rename file or folder")
+    read = _Reading(settings)
+    facts = {
+        path: _as_facts(digests.get(stats[path], partial(read.facts, split, stats[path].size)))
+        for split, paths in manifests.items()
+        for path in paths
+    }
+    named = dict.fromkeys(tar for each in facts.values() for tar in each["tars"])
 
     # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
     assignment = partitions.Assignment(folder / "index" / "assignment.jsonl", settings.partition_gb * 1e9)
@@ -85,18 +91,55 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         placement = assignment.place(path, "tars", float(usual if stat["size"] is None else stat["size"]))
         name = f"tars-{placement.number:05d}"
         contents.setdefault(name, {"id": name, "tars": []})["tars"].append(stat)
-    stats = [partitions.Stat.of(path) for paths in manifests.values() for path in paths]
-    digests, digest = table("manifests"), partial(jsonl.head_tail_digest, block=_COMPARED)
-    states = {s.path: digests.get(s, digest) if s.size < _COMPARED else s.signature for s in stats}
-    others = {
-        "manifests": {"all": {"tars": [{"path": path, "size": 0, "is": of} for path, of in states.items()]}}
-    }
+    once, digest = table("manifests"), partial(jsonl.head_tail_digest, block=_COMPARED)
+    states = {s.path: once.get(s, digest) if s.size < _COMPARED else s.signature for s in stats.values()}
     items = {
         "": Items("tar", _files, _kinds, (str(folder.parent / "tar_index/{}.parquet"),)),
         "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
     }
+    built.keep(folder / "manifests", items["manifests"])
+    copy = folder / "manifests/built/all.json"
+    was = {each["path"]: each["is"] for each in (jsonl.read(copy)["tars"] if copy.exists() else ())}
+    # What was built before contents were noted is compared as it was then.
+    for path in (path for path in states if facts[path].get("content") and was.get(path) != states[path]):
+        states[path] = "{rows} rows, {content}".format_map(facts[path])
+
+    def others() -> dict[str, dict]:
+        return {"all": {"tars": [{"path": path, "size": 0, "is": of} for path, of in states.items()]}}
+
+    def check() -> None:
+        """Read the manifests that are too large for a dry run, before the first job starts."""
+        for split, path in [(split, path) for split, paths in manifests.items() for path in paths]:
+            if facts[path].get("part"):
+                whole = _as_facts(digests.get(stats[path], partial(read.facts, split, 0), again=True))
+                states[path] = "{rows} rows, {content}".format_map(whole)
+                if new := set(whole["tars"]) - set(named):
+                    digests.save()
+                    problem = f"it names {len(new)} tars that the dry run has not seen, such as {min(new)}"
+                    raise MillraceError(problem, path, "Start again: now they are known")
+        digests.save()
+        partitions.sync_files(folder / "manifests", others())
+
+    if large := [path for path in stats if facts[path].get("part")]:
+        size = sum(stats[path].size for path in large) / 1e9
+        notes.append(
+            f"{size:.1f} GB of manifests are read in part; a run reads all of them before its first job"
+        )
     groups = {"tars": sorted(contents)}
-    return Contents(assignment, contents, groups, manifests, others, notes, items, then="the buckets")
+    return Contents(
+        assignment,
+        contents,
+        groups,
+        total=len(tars),
+        files=manifests,
+        others={"manifests": others()},
+        notes=notes,
+        items=items,
+        then="the buckets",
+        unchanged={path for path, state in states.items() if was.get(path) == state},
+        knob=("asr.partition_gb", settings.partition_gb),
+        check=check if large else lambda: None,
+    )
 
 
 def _files(content: Mapping) -> dict[str, dict]:
@@ -105,14 +148,41 @@ def _files(content: Mapping) -> dict[str, dict]:
 
 def _kinds(old: Mapping, new: Mapping) -> list[str]:
     """What differs between two states of a tar, or of a manifest."""
+    rows = [int(is_.split()[0]) for each in (old, new) if " rows, " in (is_ := str(each.get("is")))]
+    if len(rows) == 2:
+        return [
+            f"{abs(rows[1] - rows[0])} rows {'more' if rows[1] > rows[0] else 'fewer'}"
+            if rows[0] != rows[1]
+            else "rows changed"
+        ]
     return ["no longer missing" if old["size"] is None else "missing" if new["size"] is None else "replaced"]
 
 
-def _named_tars(split: str, settings: Settings, path: str) -> list[str]:
-    from millrace.asr.manifests.manifest import manifests_of  # pyarrow: only if a manifest is new or changed
+class _Reading:
+    """Reads manifests; of JSONL no more than the first `_READ` bytes in all."""
 
-    manifests = manifests_of(split, [Path(path)], settings.tar_root, settings.tar_template)
-    return sorted({tar for manifest in manifests for tar in manifest.scan().tars})
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.bytes, self.blocks = settings, 0, 100_000
+
+    def facts(self, split: str, size: int, path: str) -> Any:
+        """The `tars` that a manifest names; of JSONL that is read whole its rows and content, else `part`."""
+        from millrace.asr.manifests.manifest import (
+            manifests_of,
+        )  # pyarrow: only if a manifest is new or changed
+
+        (manifest,) = manifests_of(split, [Path(path)], self.settings.tar_root, self.settings.tar_template)
+        if not hasattr(manifest, "facts"):
+            return manifest.scan().tars
+        self.bytes += size
+        if self.bytes <= _READ:
+            return manifest.facts(0)
+        self.bytes -= size
+        self.blocks -= 2000 if self.blocks > 20_000 else 0
+        return {"tars": manifest.some_tars(0, self.blocks), "part": True}
+
+
+def _as_facts(facts: Any) -> dict[str, Any]:
+    return facts if isinstance(facts, dict) else {"tars": facts}
 
 
 def _stat(path: str) -> dict:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from millrace.common import jsonl
+import orjson
+
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
 from millrace.common.workflow.built import Items
+from millrace.common.workflow.partitions import Placement
 from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
+from millrace.speech.corpus import alignment, media, splits, tables, twins
 from millrace.speech.corpus import country as country_folder
-from millrace.speech.corpus import splits, twins
 from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country import Country
 from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
@@ -22,6 +27,8 @@ from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
+# What the jobs note of alignment files beside their manifests: what they have read, and what they could not.
+_NOTED = "manifest/partitions/{}/{}.json"
 # Where the demo corpus is fetched to, which is also the default of countries_root.
 DEMO_ROOT = Path("resources/speech/countries")
 
@@ -47,17 +54,17 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
 
     Raises SourcesMissing, and MillraceError for a country that is missing and a damaged assignment file.
     """
-    root = Path(settings.countries_root)
-    # One table for each kind of fact: an `audio_file` may name what is an alignment file.
-    alignments, audio = table("alignments", 2), table("audio")
-    path_map = PathMap(settings.path_map)
-    countries = [
-        country_folder.read(path, path_map, settings.language_map, alignments)
-        for path in (country_folder.folders(root, settings.countries) if root.is_dir() else ())
-    ]
-    if not any(country.files for country in countries):
+    root, index = Path(settings.countries_root), folder / "index"
+    folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
+    suspects = {
+        path for each in folder.parent.glob(_NOTED.format("*", "damaged")) for path in jsonl.read(each)
+    }
+    tables.refresh(folders, index, settings.path_map, settings.language_map, suspects)
+    names = [safe_name(country_folder.shown(path.name)) for path in folders]
+    heads = [head for name in names if (head := tables.head(index, name))]
+    if not any(head.files for head in heads):
         # An empty folder is more often a disk that is not mounted than a wish to delete all shards.
-        if pristine := root == DEMO_ROOT and not countries and not root.with_name("corpus.json").exists():
+        if pristine := root == DEMO_ROOT and not heads and not root.with_name("corpus.json").exists():
             raise SourcesMissing(f"no corpus at {root}", pristine)
         expected = "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
         pattern = "*/Alignment/alignment_output/*_aligned.json"
@@ -70,45 +77,154 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
             remedy = "Mount its disk; or remove the link, and what was built of the country is deleted"
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
-    assignment = splits.load(settings.assignment_file, settings.partition_hours)
-    for country in countries:
-        splits.limit(country, assignment, settings.max_recordings)
-    twins.find(countries, assignment, audio)
-    twins.note_contents(countries, assignment, audio)
-    for country in countries:
-        splits.place_new(country, assignment, settings.split_fractions, settings.train_subset_hours)
-
-    contents = _partition_contents(countries, assignment)
-    for content in contents.values():
-        _note_later_transcripts(content, folder)
-    groups: dict[str, list[str]] = {safe_name(country.name): [] for country in countries}
-    for name, content in contents.items():
-        groups[safe_name(content["country"])].append(name)
-    others = {
-        "countries": {safe_name(country.name): _country_content(country, groups) for country in countries}
-    }
+    path_map = PathMap(settings.path_map)
+    for head in heads:
+        path_map.unmatched &= set(head.unmatched)
+        path_map.example = head.example or path_map.example
     notes = path_map.warnings("speech.path_map", "audio files named by alignment files")
-    notes += [f"{c.name}: no *{SUFFIX} in its Alignment/alignment_output" for c in countries if not c.files]
-    if unknown := [c.name for c in countries if c.language == "und" and c.files]:
+    notes += [f"{h.name}: no *{SUFFIX} in its Alignment/alignment_output" for h in heads if not h.files]
+    if unknown := [h.name for h in heads if h.language == "und" and h.files]:
         notes.append(f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map")
+    damaged = [(h.name, each) for h in heads for each in h.rejected if each["reason"].startswith("json_")]
+    if damaged:
+        name, reject = damaged[0]
+        count = f"{len(damaged)} alignment files are" if len(damaged) > 1 else "1 alignment file is"
+        notes.append(f"{count} left out: {name}: {reject['file']}: {reject['detail']}")
+    groups: dict[str, list[str]] = {name: [] for name in names}
+    contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
+    contents.partitions = _partitions(contents, settings, folder, heads, table("audio"))
+    file = Path(settings.assignment_file)
+    states = [head.state for head in heads], asdict(settings), media.signature(str(file))
+    contents.state = jsonl.digest(states) if all(head.state for head in heads) else ""
+    contents.knob = "speech.partition_hours", settings.partition_hours
+    contents.items = {"": _items(folder.parent, index)}
+    contents.settings = {key: getattr(settings, key) for key in sorted(FIXED)}
+    chosen = {safe_name(country_folder.shown(path.name)) for path in country_folder.folders(root, [])}
+    contents.left_out = chosen - set(groups)
+    return contents
+
+
+def _partitions(
+    contents: Contents,
+    settings: Settings,
+    folder: Path,
+    heads: list[tables.Head],
+    audio: partitions.DigestCache,
+) -> Iterator[tuple[str, bytes]]:
+    """The partition files, country by country as a large corpus takes memory; completes `contents`."""
+    contents.assignment = assignment = splits.load(settings.assignment_file, settings.partition_hours)
     hours = sum(placement.cost for placement in assignment.saved)
-    return Contents(
-        assignment,
-        contents,
-        groups,
-        others=others,
-        notes=notes,
-        items={"": _items(folder.parent, alignments)},
-        settings={key: getattr(settings, key) for key in sorted(FIXED)},
-        placed=f"new recordings follow, but {len(assignment.saved)} ({hours:.4g} h) keep their place. "
-        f"To place all anew, delete {assignment.path}: test recordings may then come into train",
-        left_out={safe_name(country_folder.shown(path.name)) for path in country_folder.folders(root, [])}
-        - set(groups),
+    contents.placed = (
+        f"new recordings follow, but {len(assignment.saved)} ({hours:.4g} h) keep their place. "
+        f"To place all anew, delete {assignment.path}: test recordings may then come into train"
     )
+    placed: dict[str, list[Placement]] = defaultdict(list)
+    earlier: dict[str, Placement] = {}
+    for placement in assignment.saved:
+        placed[placement.labels["country"]].append(placement)
+        if content := placement.labels.get("content"):
+            earlier.setdefault(content, placement)
+
+    def files() -> Iterator[tuple[str, list[list]]]:
+        return ((head.name, tables.audio(folder / "index", safe_name(head.name))) for head in heads)
+
+    twin_of = twins.find(files, assignment, audio)
+    # Recordings that were placed under another name have audio of the same size.
+    sizes = {int(content.partition("-")[0]) for content in earlier}
+    unplaced = lambda name, size: size in sizes and name not in assignment.placements  # noqa: E731
+    known = twins.contents(files(), unplaced, audio) if sizes else {}
+    for head in heads:
+        country = tables.load(folder / "index", name := safe_name(head.name))
+        splits.limit(country, assignment, settings.max_recordings)
+        for recording in country.recordings.values():
+            recording.twin_of, recording.content = twin_of.get(recording.name), known.get(recording.name)
+        rules = settings.split_fractions, settings.train_subset_hours
+        splits.place_new(country, assignment, placed[head.name], earlier, *rules)
+        for content in _partition_contents(country, placed[head.name], assignment).values():
+            contents.groups[name].append(content["partition"])
+            contents.total += len(content["recordings"])
+            _note_later_transcripts(content, folder)
+            yield content["partition"], _with_known_digests(content, folder)
+        contents.others["countries"][name] = _country_content(country, contents.groups[name])
+
+    def before_save() -> None:
+        """Note the audio's content of new recordings: once in the life of each."""
+        names = {
+            placement.item: placement for placement in assignment.added if "content" not in placement.labels
+        }
+        for item, content in twins.contents(files(), lambda name, size: name in names, audio).items():
+            names[item].labels["content"] = content
+
+    contents.before_save = before_save
 
 
-def _items(results: Path, alignments: partitions.DigestCache) -> Items:
+def _partition_contents(
+    country: Country, placed: list[Placement], assignment: partitions.Assignment
+) -> dict[str, dict]:
+    contents: dict[str, dict] = {}
+    for placement in placed:
+        recording = country.recordings.get(placement.labels["video_id"])
+        if recording is None:
+            continue
+        name = f"{placement.group}-{placement.number * SHARD_NUMBERS:05d}"
+        if name not in contents:
+            facts = {key: placement.labels[key] for key in ("split", "subset_id")}
+            facts |= {"partition": name, "country": country.name, "language": country.language}
+            contents[name] = facts | {"recordings": []}
+        contents[name]["recordings"].append(
+            {
+                "video_id": recording.video_id,
+                "twin_of": recording.twin_of,
+                "twin_split": twins.other_split(recording.twin_of, placement, assignment),
+                "transcripts": recording.transcripts,
+            }
+        )
+    return contents
+
+
+def _with_known_digests(content: dict, folder: Path) -> bytes:
+    """The partition file; its alignments keep their digest if they say what they said at the last sync.
+
+    A digest is of the content, or a version: size and mtime. What was behind a version the job has noted.
+    """
+    path = folder / f"{content['partition']}.json"
+    try:
+        raw = path.read_bytes()
+        if raw == (now := atomic.json_bytes(content)):
+            return now
+        recordings = orjson.loads(raw)["recordings"]
+        before = {t["path"]: t["digest"] for recording in recordings for t in recording["transcripts"]}
+    except (FileNotFoundError, ValueError, KeyError):  # damaged: it is written anew
+        return atomic.json_bytes(content)
+    seen = _seen(folder.parent, content["partition"])
+    for transcript in (t for recording in content["recordings"] for t in recording["transcripts"]):
+        noted, version, whole, _ = seen.get(transcript["path"], ("", "", "", None))
+        was, digest = before.get(transcript["path"], noted), transcript["digest"]
+        if was in ("", digest):
+            continue
+        if noted == was and digest in (version, whole):
+            transcript["digest"] = was
+        elif "-" in digest and (noted == was or "-" not in was):
+            read = alignment.read(transcript["path"])
+            transcript["digest"] = read.digest if read else digest
+            if transcript["digest"] == (whole if noted == was else was):
+                transcript["digest"] = was
+    return atomic.json_bytes(content)
+
+
+def _seen(results: Path, partition: str) -> dict[str, list]:
+    """What the job of a partition has read, by path: digest that the parse gave, version, content, parts."""
+    try:
+        return jsonl.read(results / _NOTED.format(partition, "alignments"))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def _items(results: Path, index: Path) -> Items:
     """Recordings, as they are compared with those that were built."""
+
+    noted = cache(lambda partition: _seen(results, partition))
+    alignments = cache(lambda partition: tables.history(index, group(partition)))
 
     def of(content: Mapping) -> dict[str, Any]:
         shared = {"partition": content["partition"], "language": content["language"]}
@@ -121,9 +237,12 @@ def _items(results: Path, alignments: partitions.DigestCache) -> Items:
         words += ["transcripts"] if before.keys() != after.keys() else []
         for name in before.keys() & after.keys():
             one, two = before[name], after[name]
-            parts = {facts.get("digest"): facts.get("parts", {}) for facts in alignments.history(two["path"])}
-            was, now = parts.get(one["digest"], {}), parts[two["digest"]]
-            words += [part for part in was if was[part] != now[part]]
+            history, seen = alignments(old["partition"]), noted(old["partition"]).get(two["path"], [None] * 4)
+            parts = {facts.get("digest"): facts.get("parts", {}) for facts in history.history(two["path"])}
+            parts[seen[0]] = seen[3]
+            was, now = (parts.get(each["digest"]) or {} for each in (one, two))
+            now = now or ((read := alignment.read(two["path"])) and read.parts) or {}
+            words += [part for part in was if was[part] != now.get(part)]
             words += [word for word in ("path", "audio_file", "audio") if one[word] != two[word]]
         return list(dict.fromkeys(words))
 
@@ -132,37 +251,6 @@ def _items(results: Path, alignments: partitions.DigestCache) -> Items:
 
     outputs = "manifest/partitions/{}/manifest.parquet", "shards/partitions/{}/index.parquet"
     return Items("recording", of, kinds, [f"{results}/{path}" for path in outputs], group, str)
-
-
-def _partition_contents(countries: list[Country], assignment: partitions.Assignment) -> dict[str, dict]:
-    contents: dict[str, dict] = {}
-    by_name = {country.name: country for country in countries}
-    for placement in assignment.placements.values():
-        country = by_name.get(placement.labels["country"])
-        recording = country.recordings.get(placement.labels["video_id"]) if country else None
-        if recording is None:
-            continue
-        name = f"{placement.group}-{placement.number * SHARD_NUMBERS:05d}"
-        content = contents.setdefault(
-            name,
-            {
-                "partition": name,
-                "country": country.name,
-                "language": country.language,
-                "split": placement.labels["split"],
-                "subset_id": placement.labels["subset_id"],
-                "recordings": [],
-            },
-        )
-        content["recordings"].append(
-            {
-                "video_id": recording.video_id,
-                "twin_of": recording.twin_of,
-                "twin_split": twins.other_split(recording, placement, assignment),
-                "transcripts": recording.transcripts,
-            }
-        )
-    return contents
 
 
 def _note_later_transcripts(content: dict, folder: Path) -> None:
@@ -187,14 +275,14 @@ def _note_later_transcripts(content: dict, folder: Path) -> None:
                 transcript["later"] = later
 
 
-def _country_content(country: Country, groups: Mapping[str, list[str]]) -> dict:
+def _country_content(country: Country, names: list[str]) -> dict:
     return {
         "country": country.name,
         "language": country.language,
         "files": country.files,
         "recordings": len(country.recordings),
         "transcripts": sum(len(recording.transcripts) for recording in country.recordings.values()),
-        "partitions": groups[safe_name(country.name)],
+        "partitions": names,
         "rejected": country.rejected,
         "notes": country.notes,
     }

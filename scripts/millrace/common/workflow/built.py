@@ -57,33 +57,38 @@ def keep(folder: Path, items: Items) -> set[str]:
 
 
 def compare(
-    folder: Path, contents: Mapping[str, Mapping], items: Items, left_out: Collection[str]
+    folder: Path, names: Collection[str], total: int, items: Items, left_out: Collection[str]
 ) -> tuple[list[str], list[str], int]:
-    """How `contents`, which `folder` holds by now, differ from what was built: phrases for the user, a line
-    for each difference, how many partitions differ. Groups in `left_out` are not chosen, but not gone.
+    """How the partition files `names` in `folder`, of `total` items, differ from what was built: phrases for
+    the user, a line for each difference, how many partitions differ. Groups in `left_out` are not chosen, but
+    not gone.
     """
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     vanished: Counter = Counter()
     copies = {path.stem: path for path in (folder / "built").glob("*.json")}
-    pairs = {name: (folder / f"{name}.json", folder / f"built/{name}.json") for name in contents}
+    pairs = {name: (folder / f"{name}.json", folder / f"built/{name}.json") for name in names}
     pending = [name for name, pair in pairs.items() if not _equal(*pair)]
-    for name in pending:
-        before |= items.of(jsonl.read(copies[name])) if name in copies else {}
-        after |= items.of(contents[name])
-    groups = {items.group(name) for name in contents}
-    for name in sorted(copies.keys() - contents.keys()):
+    if not copies:  # A first build, if it is not that of an earlier version, which took no copies.
+        first = total and not any(os.path.exists(items.outputs[-1].format(name)) for name in names)
+        return ([f"{_count(total, items.noun)} new"], [], len(pending)) if first else ([], [], 0)
+    groups = {items.group(name) for name in names}
+    for name in sorted(copies.keys() - pairs.keys()):
         if not items.has_output(name):
             copies[name].unlink()  # The merge has deleted them.
         elif (group := items.group(name)) in groups:
             before |= items.of(jsonl.read(copies[name]))
         elif group not in left_out:
             vanished[group] += len(items.of(jsonl.read(copies[name])))
+    for name in pending:
+        one = items.of(jsonl.read(copies[name])) if name in copies else {}
+        two = items.of(jsonl.read(pairs[name][0]))
+        # Equal ones are most of them, and take the most memory.
+        same = {item for item in one if one[item] == two.get(item)}
+        before |= {item: one[item] for item in one if item not in same}
+        after |= {item: two[item] for item in two if item not in same}
 
     new, gone = ([name for name in one if name not in two] for one, two in ((after, before), (before, after)))
-    if not copies:  # A first build, if it is not that of an earlier version, which took no copies.
-        first = new and not any(os.path.exists(items.outputs[-1].format(name)) for name in contents)
-        return ([f"{_count(len(new), items.noun)} new"], [], len(pending)) if first else ([], [], 0)
     both = [name for name in after if name in before and before[name] != after[name]]
     changed = {name: " and ".join(items.kinds(before[name], after[name]) or ["content"]) for name in both}
     lines = [f"changed\t{name}\t{kinds}" for name, kinds in changed.items()]

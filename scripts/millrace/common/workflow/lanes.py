@@ -175,8 +175,13 @@ class Lanes:
         """A real run starts, whose jobs have these inputs: what its partitions were given is for ever now."""
         folders = {os.path.dirname(path) for path in inputs}
         for lane, sources in self._sources.items():
-            if f"results/{lane}/partitions" in folders:
-                sources.save()
+            try:
+                if any(folder.startswith(f"results/{lane}/") for folder in folders):
+                    sources.check()
+                if f"results/{lane}/partitions" in folders:
+                    sources.save()
+            except MillraceError as error:
+                sys.exit(f"Millrace: {lane}: {error}")
 
     def success(self, outputs: Iterable[str]) -> None:
         """A run has succeeded, so these outputs are up to date: note the config they were made with."""

@@ -8,7 +8,8 @@ run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Stat:
     """What tells a replaced file from an unchanged one without reading it."""
 
@@ -31,8 +32,12 @@ class Stat:
     @classmethod
     def of(cls, path: str | os.PathLike) -> Stat:
         """The stat of the file that `path` leads to. Raises OSError where it cannot be asked."""
-        status = os.stat(path)
-        return cls(os.fspath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+        return cls.from_status(os.fspath(path), os.stat(path))
+
+    @classmethod
+    def from_status(cls, path: str, status: os.stat_result) -> Stat:
+        """The same of a file that was asked already."""
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
     @property
     def signature(self) -> list[int]:
@@ -63,19 +68,23 @@ class DigestCache:
         except (OSError, ValueError, KeyError, TypeError):
             pass
 
-    def get(self, stat: Stat, read: Callable[[str], Any]) -> Any:
+    def get(self, stat: Stat, read: Callable[[str], Any], again: bool = False) -> Any:
         """The facts of the file: cached where size, mtime and inode are as they were, else `read(path)`."""
         entry = self._new.get(stat.path) or self._old.get(stat.path)
-        if entry is None or entry[0] != stat.signature:
+        if again or entry is None or entry[0] != stat.signature:
             self.reads += 1
             facts = read(stat.path)
             entry = [stat.signature, facts, *[each for each in (entry or [])[1:9] if each != facts]]
         self._new[stat.path] = entry
         return entry[1]
 
+    def knows(self, path: str) -> bool:
+        """Whether there are facts of this file, of whatever state of it."""
+        return path in self._old or path in self._new
+
     def history(self, path: str) -> list[Any]:
-        """The facts of a file that was asked for, and a few earlier ones, the latest first."""
-        return self._new[path][1:]
+        """The facts of a file, and a few earlier ones, the latest first."""
+        return (self._new.get(path) or self._old.get(path) or [None])[1:]
 
     def save(self) -> None:
         """Store the entries asked for since the cache was opened; others are dropped."""
@@ -83,7 +92,7 @@ class DigestCache:
             atomic.write_bytes(self.path, orjson.dumps({"version": self.version, "entries": self._new}))
 
 
-@dataclass
+@dataclass(slots=True)
 class Placement:
     """Where an item lives for ever: partition `number` (from 0) of its `group`. Costs bound partitions."""
 
@@ -95,8 +104,8 @@ class Placement:
 
     def as_row(self) -> dict[str, Any]:
         """A line of the assignment file."""
-        row = dict(vars(self))
-        return row | row.pop("labels")
+        row = {"item": self.item, "group": self.group, "number": self.number, "cost": self.cost}
+        return row | self.labels
 
 
 class Assignment:
@@ -111,9 +120,9 @@ class Assignment:
         self.path, self.limit, self.labels = Path(path), limit, tuple(labels)
         self.placements: dict[str, Placement] = {}
         self._last: dict[str, tuple[int, float]] = {}
-        self._added = False
-        # Placements that are for ever: those of the file.
+        # Placements that are for ever: those of the file; and those of this parse.
         self.saved: list[Placement] = []
+        self.added: list[Placement] = []
         if self.path.exists():
             for number, row, _ in jsonl.lines(self.path):
                 placement = self._parse(number, row)
@@ -130,11 +139,12 @@ class Assignment:
 
     def _parse(self, number: int, row: Any) -> Placement:
         try:
-            known = ("item", "group", "number", "cost")
-            labels = {key: value for key, value in row.items() if key not in known}
-            labels.update({key: row[key] for key in self.labels})
-            item, group, partition, cost = (row[key] for key in known)
-            placement = Placement(str(item), str(group), int(partition), float(cost), labels)
+            item, group, partition, cost = (row.pop(key) for key in ("item", "group", "number", "cost"))
+            if any(key not in row for key in self.labels):
+                raise KeyError
+            # Few groups and splits, many lines: each text is in memory once.
+            labels = {key: sys.intern(value) if type(value) is str else value for key, value in row.items()}
+            placement = Placement(str(item), sys.intern(str(group)), int(partition), float(cost), labels)
             if placement.number < 0 or not 0 <= placement.cost < float("inf"):
                 raise ValueError
             return placement
@@ -167,36 +177,31 @@ class Assignment:
             number += 1
         placement = Placement(item, group, number, round(cost, 6), dict(labels or {}))
         self._enter(placement)
-        self._added = True
+        self.added.append(placement)
         return placement
 
     def save(self) -> None:
         """Write the table when something was added; the old lines keep their places."""
-        if self._added:
+        if self.added:
             jsonl.write_lines(self.path, (placement.as_row() for placement in self.placements.values()))
-            self._added = False
+            self.added = []
 
 
-@dataclass
-class Changes:
-    """What a sync did to the partition files."""
+def sync_files(
+    folder: str | os.PathLike, contents: Mapping[str, Any] | Iterable[tuple[str, Any]], suffix: str = ".json"
+) -> list[str]:
+    """Make `folder` hold exactly `contents` (id -> JSON value, or bytes); what is equal is not written.
 
-    written: list[str]
-    removed: list[str]
-
-
-def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any], suffix: str = ".json") -> Changes:
-    """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written."""
-    folder = Path(folder)
-    written = [
-        name
-        for name, value in contents.items()
-        if atomic.write_if_changed(folder / f"{name}{suffix}", atomic.json_bytes(value))
-    ]
-    removed = []
+    Returns the ids.
+    """
+    folder, names = Path(folder), []
+    for name, value in contents.items() if isinstance(contents, Mapping) else contents:
+        content = value if isinstance(value, bytes) else atomic.json_bytes(value)
+        atomic.write_if_changed(folder / f"{name}{suffix}", content)
+        names.append(name)
+    present = set(names)
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []:
         name = entry.name.removesuffix(suffix)
-        if entry.name.endswith(suffix) and not entry.name.startswith(".") and name not in contents:
+        if entry.name.endswith(suffix) and not entry.name.startswith(".") and name not in present:
             os.unlink(entry.path)
-            removed.append(name)
-    return Changes(written, removed)
+    return names

@@ -6,8 +6,10 @@ lane's config, and `collect(settings, folder, table)`, which reads the sources a
 
 from __future__ import annotations
 
+import gc
+import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,9 @@ class Sources:
     """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop a run,
-    `changes` says what differs from what was built; `save` makes new placements last.
+    `changes` says what differs from what was built; `save` makes new placements last. `unchanged` are
+    files that say what they said when they were built, whatever their times; `check` reads what a dry run has
+    no time for.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
@@ -43,6 +47,8 @@ class Sources:
     notes: list[str] = field(default_factory=list)
     changes: str = ""
     save: Callable[[], None] = lambda: None
+    unchanged: Collection[str] = ()
+    check: Callable[[], None] = lambda: None
 
     def required(self) -> Sources:
         """Itself. Raises SourcesMissing, but for the demo that was never fetched."""
@@ -55,15 +61,19 @@ class Sources:
 class Contents:
     """What a lane found: the content of each partition file by id, and their assignment.
 
-    `others` are more files of the same kind, by sub-folder and name: what belongs to no partition. `notes`
-    are lines for the user. `items` tells how they compare with what was built, by sub-folder ("" for the
-    partitions), `then` what all make. `settings` count for new placements only, `placed` says so. Groups in
-    `left_out` are not chosen.
+    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it
+    was at the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
+    sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
+    compare with what was built, by sub-folder ("" for the partitions), `then` what all make. `settings` count
+    for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
+    are those of Sources. `knob` is the key, and its value, that bounds partitions.
     """
 
-    assignment: partitions.Assignment
-    partitions: Mapping[str, dict]
+    assignment: partitions.Assignment | None
+    partitions: Mapping[str, Any] | Iterable[tuple[str, Any]]
     groups: dict[str, list[str]]
+    state: str = ""
+    total: int = 0  # items of all partitions
     files: dict[str, list[str]] = field(default_factory=dict)
     others: Mapping[str, Mapping[str, dict]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -72,6 +82,10 @@ class Contents:
     settings: Mapping[str, Any] = field(default_factory=dict)
     placed: str = ""
     left_out: Collection[str] = ()
+    before_save: Callable[[], None] = lambda: None
+    unchanged: Collection[str] = ()
+    check: Callable[[], None] = lambda: None
+    knob: tuple[str, float] | None = None
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
@@ -108,7 +122,14 @@ def sync(
     draft until `save` is called, before the first job starts. Raises MillraceError for damaged sources and
     assignments, OSError for what may not be read or written.
     """
-    folder = Path(folder)
+    gc.disable()  # half of the time of a large corpus, and there are no circles to collect
+    try:
+        return _sync(collect, settings, Path(folder))
+    finally:
+        gc.enable()
+
+
+def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any, folder: Path) -> Sources:
     tables: list[partitions.DigestCache] = []
 
     def table(name: str, version: int = 1) -> partitions.DigestCache:
@@ -125,28 +146,73 @@ def sync(
         return Sources()
 
     ids = {name: built.keep(folder / name, items) for name, items in contents.items.items()}
-    partitions.sync_files(folder, contents.partitions)
-    for name, files in contents.others.items():
-        partitions.sync_files(folder / name, files)
-    changes = _changes(folder, contents)
+    last, known = load(folder), _known(folder)
+    if contents.state and contents.state == known.get("state"):
+        contents.groups, contents.files = last.partitions, last.files
+        contents.notes, contents.total, is_draft = known["notes"], known["total"], known["draft"]
+        names = [name for group in contents.groups.values() for name in group]
+    else:
+        (folder / _STATE).unlink(missing_ok=True)
+        names = partitions.sync_files(folder, contents.partitions)
+        for name, files in contents.others.items():
+            partitions.sync_files(folder / name, files.items())
+        for each in tables:
+            each.save()
+        index = {"partitions": contents.groups, "files": contents.files}
+        atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
+        contents.notes += _settings_note(contents)
+        if len(names) > _MANY and contents.knob and not contents.assignment.saved:
+            key, value = contents.knob
+            fewer = math.ceil(value * len(names) / 200)
+            text = (
+                f"{len(names)} partitions make every dry run slow: set {key}, now {value:g}, to about {fewer}"
+            )
+            contents.notes.append(f"{text}. It counts for what has not been run yet")
+        is_draft = bool(contents.assignment.added)
+        facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
+        if contents.state:
+            atomic.write_json(folder / _STATE, facts | {"state": contents.state})
+    changes = _changes(folder, contents, names)
     if ids:
-        _list_gone(folder / "gone/groups.json", contents, ids[""])
-    for each in tables:
-        each.save()
-    index = {"partitions": contents.groups, "files": contents.files}
-    atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-
-    decided = contents.assignment.path.with_suffix(".settings.json")
+        _list_gone(folder / "gone/groups.json", contents, ids[""] - {*names})
 
     def save() -> None:
+        if contents.assignment is None:
+            if is_draft:  # decided by an earlier parse, and not kept by it
+                (folder / _STATE).unlink(missing_ok=True)
+                sync(collect, settings, folder).save()
+            return
+        contents.before_save()
         contents.assignment.save()
+        for each in tables:
+            each.save()
         if contents.settings:
-            atomic.write_if_changed(decided, atomic.json_bytes(dict(contents.settings)))
+            decided = contents.assignment.path.with_suffix(".settings.json")
+            if atomic.write_if_changed(decided, atomic.json_bytes(dict(contents.settings))):
+                (folder / _STATE).unlink(missing_ok=True)
 
+    more = contents.unchanged, contents.check
+    return Sources(contents.groups, contents.files, None, contents.notes, changes, save, *more)
+
+
+# A dry run takes 1 ms a job, so with this many partitions some seconds.
+_MANY = 1000
+# What of the last sync is needed if all is as it was.
+_STATE = "index/state.json"
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    try:
+        return jsonl.read(folder / _STATE)
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def _settings_note(contents: Contents) -> list[str]:
+    decided = contents.assignment.path.with_suffix(".settings.json")
     before = jsonl.read(decided) if contents.assignment.saved and decided.exists() else {}
     fixed = "; ".join(differences(before, contents.settings))
-    notes = [f"{fixed}: {contents.placed}"] if fixed else []
-    return Sources(contents.groups, contents.files, None, contents.notes + notes, changes, save)
+    return [f"{fixed}: {contents.placed}"] if fixed else []
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -160,14 +226,14 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{key} {shown(before[key])} -> {shown(now[key])}" for key in changed]
 
 
-def _changes(folder: Path, contents: Contents) -> str:
+def _changes(folder: Path, contents: Contents, names: Collection[str]) -> str:
     """One line of what differs from what was built, and what that makes pending; "" if nothing does."""
     phrases, lines, pending = [], [], []
     for name, items in contents.items.items():
-        files = contents.others[name] if name else contents.partitions
-        texts, differences, count = built.compare(folder / name, files, items, contents.left_out)
+        ids, total = ([*contents.others[name]], 0) if name else (names, contents.total)
+        texts, differences, count = built.compare(folder / name, ids, total, items, contents.left_out)
         phrases, lines = phrases + texts, lines + differences
-        pending += [f"{count} of {len(files)} partitions"] if count and not name else []
+        pending += [f"{count} of {len(ids)} partitions"] if count and not name else []
     pending += [contents.then or "the merges"] if contents.then or not pending else []
     line = f"{'; '.join(phrases)} -> {' and '.join(pending)}" if phrases else ""
     if len(lines) > built.NAMED:
@@ -176,10 +242,10 @@ def _changes(folder: Path, contents: Contents) -> str:
     return line
 
 
-def _list_gone(path: Path, contents: Contents, ids: Collection[str]) -> None:
+def _list_gone(path: Path, contents: Contents, gone_ids: Collection[str]) -> None:
     """List the groups that were built and are no more: an input of the merge, which deletes their files."""
     items, present = contents.items[""], {*contents.groups, *contents.left_out}
-    gone = {items.group(name) for name in ids if name not in contents.partitions and items.has_output(name)}
+    gone = {items.group(name) for name in gone_ids if items.has_output(name)}
     gone = {*gone, *(jsonl.read(path) if path.exists() else [])} - present
     if gone or path.exists():
         atomic.write_if_changed(path, atomic.json_bytes(sorted(gone)))

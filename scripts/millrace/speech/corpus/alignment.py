@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+import orjson
 
 from millrace.common import jsonl
 
@@ -24,6 +27,12 @@ FIELDS = {
 }
 # What a user calls the fields, by where they stand in FIELDS.
 PARTS = {"times": (0, 2), "text": (2, 4), "CER": (4, 5), "words": (5, 7)}
+_PEEKED = 1024
+_HEAD = re.compile(
+    rb'\s*\{\s*"audio_file"\s*:\s*("(?:[^"\\]|\\.)*")\s*,[^][{}]*(?<=[,\s])"segments"\s*:\s*\[\s*\{'
+)
+_END = re.compile(rb'"end(?:_seconds)?"\s*:\s*([0-9]+(?:\.[0-9]+)?)\s*[,}]')
+_TAIL = re.compile(rb"\}\s*\]\s*\}\s*\Z")
 _MEDIA = re.compile(r"\.(?:[A-Za-z][A-Za-z0-9]{1,4}|3gp|3g2)$")
 
 
@@ -81,6 +90,38 @@ def parse(raw: bytes) -> Alignment:
     return Alignment(audio_file, segments, repairs)
 
 
+def peek(path: str, size: int) -> tuple[str, float] | None:
+    """`audio_file` and hours by the ends of a file; None if it is small, or they do not say it.
+
+    What lies between them is not looked at. The last segments end last, as they do in all files seen.
+    """
+    if size <= 4 * _PEEKED:
+        return None
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        head = _HEAD.match(os.read(handle, _PEEKED))
+        tail = os.pread(handle, _PEEKED, size - _PEEKED) if head else b""
+    finally:
+        os.close(handle)
+    if not head or not _TAIL.search(tail):
+        return None
+    ends = [end for end in map(float, _END.findall(tail)) if 0 < end < 1e6]
+    try:
+        audio_file = orjson.loads(head[1]).strip()
+    except orjson.JSONDecodeError:
+        return None
+    usable = ends and "\0" not in audio_file and stem(audio_file) not in ("", "..")
+    return (audio_file, max(ends) / 3600.0) if usable else None
+
+
+def read(path: str) -> Alignment | None:
+    """An alignment file; None if it cannot be read."""
+    try:
+        return parse(Path(path).read_bytes())
+    except (OSError, jsonl.BadJson):
+        return None
+
+
 def kind_of(value: Any) -> str:
     """What a JSON value is, in the words of a message."""
     names = {type(None): "null", list: "a list", dict: "an object", str: "a string", bool: "true or false"}
@@ -97,7 +138,9 @@ def field_of(segment: dict, name: str) -> Any:
 
 def stem(audio_file: str) -> str:
     """The video id: the file name of `audio_file` (POSIX or Windows path) without its media suffix."""
-    name = PurePosixPath(audio_file.replace("\\", "/").rstrip("/")).name
+    path = audio_file.replace("\\", "/").rstrip("/")
+    name = path.rpartition("/")[2]
+    name = PurePosixPath(path).name if name == "." else name
     return _MEDIA.sub("", name) or name
 
 
@@ -111,7 +154,9 @@ def transcript_id(file_stem: str, video_id: str) -> str:
 def clean_text(text: str) -> tuple[str, list[str]]:
     """A text that UTF-8 files and CSVs can hold (no lone surrogates, no NULs), and the repairs this took."""
     repairs = []
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    try:
+        text.encode()
+    except UnicodeEncodeError:
         # A surrogate pair written as two escapes is one character; a lone one is none.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         repairs.append("text_surrogate")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import stat as stat_module
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
-from millrace.common.workflow.path_map import PathMap
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder, is_utf8
 
+# Where a country's alignment files lie; and what stands in their listing for a folder.
+ALIGNED, FOLDER = "Alignment/alignment_output", ["a folder"]
 
-@dataclass
+
+@dataclass(slots=True)
 class Recording:
     """One recording: its transcripts, and its audio as it lies on disk."""
 
@@ -66,38 +70,88 @@ def folders(root: Path, wanted: Collection[str]) -> list[Path]:
     return [root / name for name in names if not wanted or name in wanted]
 
 
-def read(folder: Path, path_map: PathMap, language_map: Mapping, known: partitions.DigestCache) -> Country:
-    """The country in `folder`; `known` caches what its alignment files say.
+def read(
+    folder: Path,
+    listing: list[list] | None,
+    media: MediaFolder,
+    language_map: Mapping,
+    known: partitions.DigestCache,
+    suspects: Collection[str] = (),
+) -> Country:
+    """The country in `folder`, with these alignment files and media; `known` caches what the former say.
 
-    `path_map` maps path prefixes of other machines to this one's, `language_map` countries to languages.
-    Raises PermissionError for a folder that may not be read.
+    `language_map` maps countries to languages. Of an alignment file that is new only the ends are read, if
+    they say enough; one that has changed, or is among `suspects`, is read whole.
     """
     country = Country(shown(folder.name), language_of(folder.name, language_map))
     if country.language == "und":
         country.notes.append("language_unknown")
-    aligned = folder / "Alignment" / "alignment_output"
-    if not aligned.is_dir():
+    if listing is None:
         country.notes.append("no_alignment_folder")
         return country
-    media = MediaFolder(folder, path_map)
-    for name in sorted(os.listdir(aligned)):
-        path, lower = os.path.join(aligned, name), name.lower()
-        if name.startswith("."):
-            continue
+    aligned = str(folder / ALIGNED)
+    for name, *state in listing:
+        path, lower = f"{aligned}/{name}", name.lower()
         if not lower.endswith(".json"):
-            if os.path.isdir(path) and "alignment_subfolders" not in country.notes:
+            if state == FOLDER and "alignment_subfolders" not in country.notes:
                 country.notes.append("alignment_subfolders")
             continue
         country.files += 1
-        if lower.endswith(alignment.SUFFIX):
-            _read_transcript(country, media, path, known)
-        else:
+        if not lower.endswith(alignment.SUFFIX):
             detail = f"the name does not end in {alignment.SUFFIX}"
             country.rejected.append(_rejected(name, "not_an_alignment_name", detail))
+        elif not is_utf8(path):
+            detail = "the name of the file, or of a folder it lies in, is not UTF-8; rename it"
+            country.rejected.append(_rejected(name, "name_not_utf8", detail))
+        elif len(state) < 3:
+            detail = "is a folder" if state == FOLDER else state[0]
+            country.rejected.append(_rejected(name, "json_unreadable", detail))
+        else:
+            stat, again = partitions.Stat(path, *state), path in suspects
+            try:
+                facts = known.get(stat, partial(_facts, stat, again or known.knows(path)), again)
+            except OSError as error:
+                country.rejected.append(_rejected(name, "json_unreadable", error.strerror or str(error)))
+            else:
+                _add_transcript(country, media, name, path, facts)
     if not country.files:
         country.notes.append("no_alignment_files")
     _correct_hours(country)
     return country
+
+
+def list_names(folder: Path) -> list[str]:
+    """What lies in a country's alignment folder."""
+    try:
+        return os.listdir(folder / ALIGNED)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def list_alignments(folder: Path) -> list[list] | None:
+    """Name, size, mtime and inode of all in a country's alignment folder, sorted; None if it has none.
+
+    Of what is no file it is the name, and FOLDER or what is wrong with it.
+    """
+    listing: list[list] = []
+    try:
+        entries = sorted(os.scandir(folder / ALIGNED), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        try:
+            status = entry.stat()
+        except OSError as error:
+            listing.append([entry.name, error.strerror or str(error)])
+            continue
+        if stat_module.S_ISREG(status.st_mode):
+            listing.append([entry.name, status.st_size, status.st_mtime_ns, status.st_ino])
+        else:
+            is_folder = stat_module.S_ISDIR(status.st_mode)
+            listing.append([entry.name, *(FOLDER if is_folder else ["is not a regular file"])])
+    return listing
 
 
 def _correct_hours(country: Country) -> None:
@@ -113,16 +167,10 @@ def _correct_hours(country: Country) -> None:
             recording.hours = hours
 
 
-def _read_transcript(country: Country, media: MediaFolder, path: str, known: partitions.DigestCache) -> None:
+def _add_transcript(country: Country, media: MediaFolder, name: str, path: str, facts: Mapping) -> None:
     """Add one alignment file to its recording, or to the country's rejected files."""
-    name = os.path.basename(path)
-    if not is_utf8(path):
-        detail = "the name of the file, or of a folder it lies in, is not UTF-8; rename it"
-        country.rejected.append(_rejected(name, "name_not_utf8", detail))
-        return
-    facts = _facts(path, known)
     if "reason" in facts:
-        country.rejected.append({"file": name, **facts})
+        country.rejected.append({"file": name, "reason": facts["reason"], "detail": facts["detail"]})
         return
     file_stem = name[: -len(alignment.SUFFIX)]
     if (audio_file := facts["audio_file"]) is not None:
@@ -147,25 +195,24 @@ def _read_transcript(country: Country, media: MediaFolder, path: str, known: par
     )
 
 
-def _facts(path: str, known: partitions.DigestCache) -> dict[str, Any]:
-    """What the sync needs of an alignment file, or the `reason` and `detail` of its reject."""
-    try:
-        stat = partitions.Stat.of(path)
-        if os.path.isfile(path):
-            return known.get(stat, _parsed)
-        detail = "is a folder" if os.path.isdir(path) else "is not a regular file"
-    except OSError as error:
-        detail = error.strerror or str(error)
-    return {"reason": "json_unreadable", "detail": detail}
+def _facts(stat: partitions.Stat, whole: bool, path: str) -> dict[str, Any]:
+    """What the sync needs of an alignment file, or the `reason` and `detail` of its reject.
 
-
-def _parsed(path: str) -> dict[str, Any]:
+    The digest of a file whose ends alone were read is its version: size and mtime.
+    """
     try:
+        if not whole and (ends := alignment.peek(path, stat.size)):
+            return {"audio_file": ends[0], "digest": version_of(stat), "hours": round(ends[1], 6)}
         parsed = alignment.parse(Path(path).read_bytes())
     except jsonl.BadJson as bad:
         return {"reason": bad.reason, "detail": str(bad)}
     known = {"audio_file": parsed.audio_file, "digest": parsed.digest, "parts": parsed.parts}
     return {**known, "hours": round(parsed.hours, 6)}
+
+
+def version_of(stat: partitions.Stat) -> str:
+    """What stands for the content of a file that was not read whole."""
+    return f"{stat.size}-{stat.mtime_ns}"
 
 
 def shown(name: str) -> str:

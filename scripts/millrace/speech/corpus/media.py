@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import unicodedata
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 
 from millrace.common.workflow.partitions import Stat
 from millrace.common.workflow.path_map import PathMap, slashed
@@ -29,32 +31,60 @@ _NOT_MEDIA = {
 class MediaFolder:
     """The audio files of one country, found by name, by stem, or by an old path mapped to a new one.
 
-    `path_map` maps path prefixes as written in alignment files to prefixes on this machine.
+    `path_map` maps path prefixes as written in alignment files to prefixes on this machine. `stats` are those
+    of all files below downloaded_audio; `outside` says of what else was looked for whether it is there.
     """
 
     def __init__(self, country_folder: str | os.PathLike, path_map: PathMap) -> None:
-        self.country_folder, self.path_map = Path(country_folder), path_map
-        self.roots = (self.country_folder, self.country_folder.parent, self.country_folder.parent.parent)
-        # Paths by each of their `_titles`, the likeliest first.
-        self._tables: list[dict[str, list[str]]] = [{}, {}, {}, {}]
-        self._stats: dict[str, Stat] = {}
-        known = {name: rank for rank, name in enumerate(FOLDERS)}
-        walked: set[tuple[int, int]] = set()
-        audio_root = self.country_folder / "downloaded_audio"
-        for folder, subfolders, names in os.walk(audio_root, followlinks=True, onerror=_refuse):
-            status = os.stat(folder)
-            # Links that lead upwards would be followed for ever.
-            if (status.st_dev, status.st_ino) in walked:
-                subfolders.clear()
+        root, self.path_map = Path(country_folder), path_map
+        self.roots = [
+            os.path.join(each, "").removeprefix("./") for each in (root, root.parent, root.parent.parent)
+        ]
+        self.stats: dict[str, Stat] = {}
+        self.outside: dict[str, list[int] | None] = {}
+        # Paths of media by folder, both in the order in which they are tried.
+        self._media: dict[str, list[str]] = {}
+        self._walked: set[tuple[int, int]] = set()
+        self._walk(os.path.join(root, "downloaded_audio"))
+
+    def _walk(self, folder: str) -> None:
+        try:
+            status, entries = os.stat(folder), list(os.scandir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        # Links that lead upwards would be followed for ever. The error of an unreadable folder goes on: if
+        # its audio counted as missing, good shards would be removed.
+        if (status.st_dev, status.st_ino) in self._walked:
+            return
+        self._walked.add((status.st_dev, status.st_ino))
+        likely: list[tuple[bool, str]] = []
+        folders: list[str] = []
+        self._media[folder] = []  # its place among the folders
+        for entry in entries:
+            try:
+                status = entry.stat()
+            except OSError:  # a link to nowhere or to itself, or deleted since the listing
                 continue
-            walked.add((status.st_dev, status.st_ino))
-            subfolders.sort(key=lambda name: (known.get(name, len(known)), name))
-            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-            for name in sorted(names, key=lambda name: (_suffix(name) not in _MEDIA, name)):
-                path = os.path.join(folder, name)
-                if not name.startswith(".") and _suffix(name) not in _NOT_MEDIA and is_utf8(path):
-                    for table, title in zip(self._tables, _titles(name), strict=True):
-                        table.setdefault(title, []).append(path)
+            if stat.S_ISDIR(status.st_mode):
+                folders += [] if entry.name.startswith(".") else [entry.name]
+            elif stat.S_ISREG(status.st_mode):
+                self.stats[entry.path] = Stat.from_status(entry.path, status)
+                suffix = _suffix(entry.name)
+                if not entry.name.startswith(".") and suffix not in _NOT_MEDIA and is_utf8(entry.path):
+                    likely.append((suffix not in _MEDIA, entry.path))
+        self._media[folder] = [path for _, path in sorted(likely)]
+        known = {name: rank for rank, name in enumerate(FOLDERS)}
+        for name in sorted(folders, key=lambda name: (known.get(name, len(known)), name)):
+            self._walk(os.path.join(folder, name))
+
+    @cached_property
+    def _tables(self) -> list[dict[str, list[str]]]:
+        """Paths by each of their `_titles`, the likeliest first."""
+        tables: list[dict[str, list[str]]] = [{}, {}, {}, {}]
+        for path in (path for media in self._media.values() for path in media):
+            for table, title in zip(tables, _titles(os.path.basename(path)), strict=True):
+                table.setdefault(title, []).append(path)
+        return tables
 
     def find(self, audio_file: str) -> Stat | None:
         """The audio file on this machine, or None if it is missing.
@@ -64,22 +94,31 @@ class MediaFolder:
         same stem there; name and stem as written, else in Unicode's normal form.
         """
         written = slashed(audio_file)
-        candidates = self.path_map.mapped(written)
-        candidates += [written] if os.path.isabs(written) else [str(root / written) for root in self.roots]
-        titles = _titles(os.path.basename(written.rstrip("/")))
-        for table, title in zip(self._tables, titles, strict=True):
-            candidates += table.get(title, [])
-        return next((stat for path in candidates if (stat := self._stat(path))), None)
+        plain = written if written == os.path.normpath(written) else str(PurePosixPath(written))
+        for path in self.path_map.mapped(written):
+            if status := self._stat(path):
+                return status
+        for path in [written] if written.startswith("/") else [root + plain for root in self.roots]:
+            if status := self._stat(path):
+                return status
+        for table, title in zip(self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True):
+            if paths := table.get(title):
+                return self.stats[paths[0]]
+        return None
 
     def _stat(self, path: str) -> Stat | None:
-        if path not in self._stats:
-            try:
-                if not os.path.isfile(path):
-                    return None
-                self._stats[path] = Stat.of(path)
-            except OSError:  # deleted since the listing
-                return None
-        return self._stats[path]
+        """The stat of a regular file; a folder that is missing is asked for once."""
+        folder = os.path.dirname(path)
+        if path in self.stats or folder in self._media:
+            return self.stats.get(path)
+        if folder and folder not in self.outside:
+            self.outside[folder] = [] if os.path.isdir(folder) else None
+        if folder and self.outside[folder] is None:
+            return None
+        self.outside[path] = signature(path)
+        if self.outside[path]:
+            self.stats[path] = Stat.of(path)
+        return self.stats.get(path)
 
     def longest_stem(self, name: str) -> str | None:
         """The longest stem of an audio file that `name` starts with, followed by `_` or nothing."""
@@ -90,6 +129,17 @@ class MediaFolder:
                     return alignment.stem(os.path.basename(paths[0]))
                 end = written.rfind("_", 0, end)
         return None
+
+
+def signature(path: str) -> list[int] | None:
+    """That of a regular file; None if there is none, [] for a folder."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        return []
+    return Stat.from_status(path, status).signature if stat.S_ISREG(status.st_mode) else None
 
 
 def is_utf8(name: str) -> bool:
@@ -110,9 +160,3 @@ def _suffix(name: str) -> str:
 def _normal(name: str) -> str:
     # macOS writes decomposed names, alignment files composed ones.
     return unicodedata.normalize("NFC", name)
-
-
-def _refuse(error: OSError) -> None:
-    """Stop at an unreadable folder: if its audio counted as missing, good shards would be removed."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -32,14 +33,8 @@ def assign(new: Sequence[tuple], hours: Mapping, counts: Mapping, fractions: Map
     result: dict[str, str] = {}
 
     def put(row: tuple[float, str], split: str) -> None:
-        pending.remove(row)
         result[row[1]] = split
         sums[split] += row[0]
-
-    def growth(length: float, split: str) -> float:
-        target = wanted[split] * total
-        before, after = sums[split] - target, sums[split] + length - target
-        return (after * after - before * before) / target
 
     # A split without any recording takes the longest that does not overfill it, or the shortest there is.
     empty = [split for split in _OPENING if split in wanted and not counts.get(split)]
@@ -47,9 +42,16 @@ def assign(new: Sequence[tuple], hours: Mapping, counts: Mapping, fractions: Map
         empty = empty[: len(pending)]
     for split in sorted(empty[: len(pending)], key=lambda split: wanted[split]):
         fitting = [row for row in pending if row[0] <= wanted[split] * total] or pending[-1:]
+        pending.remove(fitting[0])
         put(fitting[0], split)
-    for row in list(pending):
-        put(row, min(wanted, key=lambda split: growth(row[0], split)))
+    targets = {split: share * total for split, share in wanted.items()}
+    for row in pending:
+        best, least = "", float("inf")
+        for split, target in targets.items():
+            before, after = sums[split] - target, sums[split] + row[0] - target
+            if (growth := (after * after - before * before) / target) < least:
+                best, least = split, growth
+        put(row, best)
     return result
 
 
@@ -79,9 +81,11 @@ def limit(country: Country, assignment: Assignment, max_recordings: int | None) 
     Those placed earlier come first, in the order of the assignment file, then new ones by name: a larger
     number only adds recordings, and a new recording replaces none.
     """
+    if not max_recordings:
+        return
     order = {name: rank for rank, name in enumerate(assignment.placements)}
     recordings = sorted(country.recordings.values(), key=lambda r: (order.get(r.name, len(order)), r.name))
-    for recording in recordings[max_recordings or len(recordings) :]:
+    for recording in recordings[max_recordings:]:
         del country.recordings[recording.video_id]
         detail = f"{recording.video_id} is left out: speech.max_recordings is {max_recordings}"
         reject = {"reason": "over_max_recordings", "detail": detail}
@@ -89,13 +93,23 @@ def limit(country: Country, assignment: Assignment, max_recordings: int | None) 
         country.rejected += [{"file": file, **reject} for file in files]
 
 
-def place_new(country: Country, assignment: Assignment, fractions: Mapping, subset_hours: float) -> None:
-    """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and partitions."""
+def place_new(
+    country: Country,
+    assignment: Assignment,
+    placed: list[Placement],
+    earlier: Mapping[str, Placement],
+    fractions: Mapping,
+    subset_hours: float,
+) -> None:
+    """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and partitions.
+
+    `placed` are the placements of the country, which are added to; `earlier` those of all by audio content.
+    """
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
-    splits = _splits_of(new, country.name, assignment, fractions)
+    splits = _splits_of(new, placed, assignment, earlier, fractions) if new else {}
     subsets: dict[int, float] = defaultdict(float)
-    for placement in assignment.placements.values():
-        if placement.labels["country"] == country.name and placement.labels["split"] == "train":
+    for placement in placed:
+        if placement.labels["split"] == "train":
             subsets[placement.labels["subset_id"]] += placement.cost
     for name, recording in sorted(new.items()):
         split, subset = splits[name], None
@@ -109,25 +123,24 @@ def place_new(country: Country, assignment: Assignment, fractions: Mapping, subs
         labels = dict(zip(_LABELS, (country.name, recording.video_id, split, subset), strict=True))
         if recording.content:
             labels["content"] = recording.content
-        assignment.place(name, group, recording.hours, labels)
+        placed.append(assignment.place(name, sys.intern(group), recording.hours, labels))
 
 
-def _splits_of(new: Mapping, country: str, assignment: Assignment, fractions: Mapping) -> dict[str, str]:
+def _splits_of(
+    new: Mapping, placed: Sequence[Placement], assignment: Assignment, earlier: Mapping, fractions: Mapping
+) -> dict[str, str]:
     """The split of each new recording of a country: that of the same audio if it is known, else by hours."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    # A recording that was placed under another name keeps its split: training may have seen it.
-    earlier: dict[str | None, Placement] = {}
-    for placement in assignment.placements.values():
-        earlier.setdefault(placement.labels.get("content"), placement)
-        if placement.labels["country"] == country:
-            hours[placement.labels["split"]] += placement.cost
-            counts[placement.labels["split"]] += 1
+    for placement in placed:
+        hours[placement.labels["split"]] += placement.cost
+        counts[placement.labels["split"]] += 1
     splits: dict[str, str] = {}
     # Twins that are all new stay together: their sum is what the split gets.
     groups: dict[str, list[Recording]] = defaultdict(list)
     for recording in new.values():
         twin = assignment.get(recording.twin_of) if recording.twin_of else None
+        # A recording that was placed under another name keeps its split: training may have seen it.
         twin = twin or (earlier.get(recording.content) if recording.content else None)
         if twin is not None:
             splits[recording.name] = twin.labels["split"]

@@ -4,52 +4,72 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from millrace.common import jsonl
 from millrace.common.workflow.partitions import Assignment, DigestCache, Placement, Stat
-from millrace.speech.corpus.country import Country, Recording
+
+# Country by country: size, video id and path of its audio files.
+Audio = Iterable[tuple[str, list[list]]]
 
 
-def find(countries: Sequence[Country], assignment: Assignment, digests: DigestCache) -> None:
-    """Mark recordings whose audio is the same file under another name, in whichever country (`twin_of`).
+def find(audio: Callable[[], Audio], assignment: Assignment, digests: DigestCache) -> dict[str, str]:
+    """Recordings whose audio is the same file under another name, in whichever country, and that other name.
 
-    The one assigned first is the original; later ones, and all new ones, are its twins. `digests` caches the
-    digests of audio files, by head and tail.
+    The one assigned first is the original; later ones, and all new ones, are its twins. `audio` gives all
+    audio files; `digests` caches their digests, by head and tail.
     """
-    order = {name: rank for rank, name in enumerate(assignment.placements)}
-    by_size: dict[int, list[tuple[Recording, dict]]] = defaultdict(list)
-    for recording in (recording for country in countries for recording in country.recordings.values()):
-        for audio in recording.audio_files():
-            if audio["size"]:
-                by_size[audio["size"]].append((recording, audio))
+    seen: set[int] = set()
+    several: set[int] = set()
+    for size in (file[0] for _, files in audio() for file in files):
+        (several if size in seen else seen).add(size)
+    by_size: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for country, files in audio():
+        for size, video_id, path in files:
+            if size and size in several:
+                by_size[size].append((f"{country}/{video_id}", path))
+    # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced since.
+    names = {name for same in by_size.values() for name, _ in same}
+    order = {name: rank for rank, name in enumerate(assignment.placements) if name in names}
+    twins: dict[str, str] = {}
     for same in by_size.values():
-        if len({recording.name for recording, _ in same}) < 2:
+        if len({name for name, _ in same}) < 2:
             continue
-        # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced since.
-        same.sort(key=lambda pair: order.get(pair[0].name, len(order)))
-        first: dict[str, Recording] = {}
-        for recording, audio in same:
+        same.sort(key=lambda pair: order.get(pair[0], len(assignment.placements)))
+        first: dict[str, str] = {}
+        for name, path in same:
             try:
-                digest = digests.get(Stat.of(audio["path"]), jsonl.head_tail_digest)
+                digest = digests.get(Stat.of(path), jsonl.head_tail_digest)
             except OSError:
                 continue
-            original = first.setdefault(digest, recording)
-            if original is not recording and recording.twin_of is None:
-                recording.twin_of = original.twin_of or original.name
+            original = first.setdefault(digest, name)
+            if original != name and name not in twins:
+                twins[name] = twins.get(original, original)
+    return twins
 
 
-def note_contents(countries: Sequence[Country], assignment: Assignment, digests: DigestCache) -> None:
-    """Digest the audio of new recordings: once in the life of each, a few blocks of its file."""
-    for recording in (recording for country in countries for recording in country.recordings.values()):
-        audio = next((audio for audio in recording.audio_files() if audio["size"]), None)
-        if audio and assignment.get(recording.name) is None:
-            with contextlib.suppress(OSError):
-                digest = digests.get(Stat.of(audio["path"]), jsonl.head_tail_digest)
-                recording.content = f"{audio['size']}-{digest}"
+def contents(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -> dict[str, str]:
+    """The content of the audio of recordings that are `wanted`, by name and size: size, and digest of a few
+    blocks.
+    """
+    first: dict[str, tuple[int, str]] = {}
+    for country, files in audio:
+        for size, video_id, path in files:
+            if size and wanted(name := f"{country}/{video_id}", size):
+                first.setdefault(name, (size, path))
+
+    def digest(path: str) -> str | None:
+        with contextlib.suppress(OSError):
+            return digests.get(Stat.of(path), jsonl.head_tail_digest)
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        pairs = zip(first.items(), pool.map(digest, [path for _, path in first.values()]), strict=True)
+        return {name: f"{size}-{value}" for (name, (size, _)), value in pairs if value}
 
 
-def other_split(recording: Recording, placement: Placement, assignment: Assignment) -> str | None:
+def other_split(twin_of: str | None, placement: Placement, assignment: Assignment) -> str | None:
     """The split of the identical recording if it is another one: then the later of the two is not used."""
-    twin = assignment.get(recording.twin_of) if recording.twin_of else None
+    twin = assignment.get(twin_of) if twin_of else None
     return twin.labels["split"] if twin and twin.labels["split"] != placement.labels["split"] else None

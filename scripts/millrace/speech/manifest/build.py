@@ -11,9 +11,11 @@ import pyarrow as pa
 from millrace.common import jsonl
 from millrace.common.error_rates import error_rates, normalised
 from millrace.common.ledger import Ledger
+from millrace.common.workflow.partitions import Stat
 from millrace.speech.audio import cut as audio
 from millrace.speech.columns import MISSING_SOURCE, PENDING, SCHEMA
 from millrace.speech.corpus import alignment
+from millrace.speech.corpus.country import version_of
 from millrace.speech.manifest import segments
 
 
@@ -27,6 +29,10 @@ class Manifest:
     rows: list[dict] = field(default_factory=list)
     recordings: list[dict] = field(default_factory=list)
     rejects: list[dict] = field(default_factory=list)
+    # What the parse, which reads only the ends of large alignment files, has to know of them: by path the
+    # digest it gave, version, content and checksums of what was read; and those that cannot be read.
+    read: dict[str, list] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
     def table(self) -> pa.Table:
         """The rows as an Arrow table."""
@@ -95,12 +101,16 @@ def _transcript_rows(
     country, video_id = partition["country"], recording["video_id"]
     identity = {"country": country, "video_id": video_id, "transcript_id": transcript["transcript_id"]}
     place = {**identity, "file": Path(transcript["path"]).name}
+    path = transcript["path"]
     try:
-        parsed = alignment.parse(Path(transcript["path"]).read_bytes())
+        version = version_of(Stat.of(path))
+        parsed = alignment.parse(Path(path).read_bytes())
     except (OSError, jsonl.BadJson) as error:
-        # It could be read when the workflow was parsed: the next dry run will list it as rejected.
+        # The parse has read only its ends, or it has changed since: the next dry run lists it as rejected.
         ledger.warnings[getattr(error, "reason", "json_unreadable")] += 1
+        result.damaged.append(path)
         return []
+    result.read[path] = [transcript.get("digest"), version, parsed.digest, parsed.parts]
     ledger.rows_in += len(parsed.segments)
     ledger.repaired.update(parsed.repairs)
     early = [w for w in warnings if w.startswith(("ogg_cut", "bytes_missing", "duration_wrong"))]

@@ -1,0 +1,1 @@
+"""Sources at the size that people have: names, sizes and records as they are, no media."""
