@@ -9,6 +9,7 @@ SPEECH = SpeechInputs(
         speech_sources,
         remedy="run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root",
     ),
+    config["speech"]["hub"],
 )
 LANES.register_targets("speech", SPEECH.targets)
 
@@ -39,6 +40,20 @@ rule speech_shards:
     """Speech lane up to the WebDataset shards and their merged index."""
     input:
         SPEECH.shards,
+    localrule: True
+
+
+rule speech_hub:
+    """Publish the shards on the Hub of speech.hub: this machine's own, unless the config names another."""
+    input:
+        SPEECH.receipt,
+    localrule: True
+
+
+rule speech_hub_diff:
+    """Print what speech_hub would add, change and delete, in files and bytes; nothing is sent."""
+    input:
+        SPEECH.hub_diff,
     localrule: True
 
 
@@ -254,3 +269,78 @@ rule speech_report_corpus:
         "python -m millrace.speech.report_corpus --index {input.index} --ledger {input.ledger}"
         " --manifest-dir results/speech/manifest --summary {output.summary} --hours {output.hours}"
         " --distributions {output.distributions} --rejects {output.rejects} 2> {log}"
+
+
+rule speech_write_card:
+    """Write the card and the manifest that are published with the shards."""
+    input:
+        index="results/speech/index.parquet",
+    output:
+        card="results/speech/hub/README.md",
+        manifest="results/speech/hub/manifest.jsonl",
+    log:
+        "logs/speech/write_card/all.log",
+    benchmark:
+        "benchmarks/speech/write_card/all.tsv"
+    conda:
+        "../envs/data.yaml"
+    resources:
+        mem_mb=LANES.memory_mb(4000),
+    params:
+        facts=SPEECH.card_flags,
+    message:
+        "Write the card of the corpus"
+    shell:
+        "python -m millrace.speech.write_card --index {input.index} --shards-dir results/speech/shards {params.facts}"
+        " --card {output.card} --manifest {output.manifest} 2> {log}"
+
+
+# Local rules: a cluster's nodes often have no network.
+
+
+rule speech_upload_shards:
+    """Publish shards, card and manifest: what differs is sent, and one commit makes it visible."""
+    input:
+        card="results/speech/hub/README.md",
+        manifest="results/speech/hub/manifest.jsonl",
+    output:
+        receipt="results/speech/hub/receipt.json",
+    log:
+        "logs/speech/upload_shards/all.log",
+    benchmark:
+        "benchmarks/speech/upload_shards/all.tsv"
+    localrule: True
+    conda:
+        "../envs/data.yaml"
+    params:
+        hub=SPEECH.hub_flags,
+        max_delete_fraction=SPEECH.delete_flag,
+    message:
+        "Publish the shards"
+    shell:
+        "python -m millrace.speech.upload_shards --card {input.card} --manifest {input.manifest}"
+        " --shards-dir results/speech/shards {params.hub} {params.max_delete_fraction}"
+        " --receipt {output.receipt} 2> {log}"
+
+
+rule speech_check_hub:
+    """Print what publishing would change, each time anew."""
+    input:
+        card="results/speech/hub/README.md",
+        manifest="results/speech/hub/manifest.jsonl",
+    output:
+        diff="results/speech/hub/diff.txt",
+    log:
+        "logs/speech/check_hub/all.log",
+    benchmark:
+        "benchmarks/speech/check_hub/all.tsv"
+    localrule: True
+    conda:
+        "../envs/data.yaml"
+    params:
+        hub=SPEECH.hub_flags,
+    message:
+        "Compare the shards with the Hub"
+    shell:
+        "python -m millrace.speech.check_hub --card {input.card} --manifest {input.manifest}"
+        " --shards-dir results/speech/shards {params.hub} --diff {output.diff} 2> {log}"

@@ -1,0 +1,240 @@
+"""A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and nothing more.
+
+    python -m millrace.common.hub.server results/speech/hub/local --port 8017
+    HF_ENDPOINT=http://127.0.0.1:8017 python -c "import datasets; datasets.load_dataset('me/speech', 'xx')"
+
+It knows no users: a token is not looked at and not written anywhere. Only programs of this machine reach it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import orjson
+from aiohttp import web
+
+from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
+
+_PAGE_FILES = 1000
+_MAX_COMMIT_BYTES = 256 << 20
+# As on the Hub: small texts go into the commit, all else is uploaded before it.
+_TEXTS, _MAX_TEXT_BYTES = (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes"), 10 << 20
+_STORE, _PART_BYTES = web.AppKey("store", Store), web.AppKey("part_bytes", int)
+_NAME = "{name:[^/]+/[^/]+}"
+_API = f"/api/{{kind:datasets|models}}/{_NAME}"
+_routes = web.RouteTableDef()
+
+
+@contextlib.contextmanager
+def serve(folder: str | Path, port: int = 0, **options) -> Iterator[str]:
+    """Serve the Hub in `folder` from a thread; yields its endpoint, `http://127.0.0.1:PORT`."""
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(make_app(folder, **options), access_log=None, shutdown_timeout=1)
+    loop.run_until_complete(runner.setup())
+    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+
+def make_app(folder: str | Path, part_bytes: int = 64 << 20, middlewares: Sequence = ()) -> web.Application:
+    """The application; what is larger than `part_bytes` is uploaded in parts of that size."""
+    app = web.Application(client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals])
+    app[_STORE], app[_PART_BYTES] = Store(folder), part_bytes
+    app.add_routes(_routes)
+    return app
+
+
+@web.middleware
+async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
+    try:
+        # A page of the web whose name leads to this machine is no client.
+        if request.url.host not in ("127.0.0.1", "localhost"):
+            raise RefusedError(403, "only 127.0.0.1 is served")
+        return await handler(request)
+    except RefusedError as error:
+        headers = {"X-Error-Message": str(error)} | ({"X-Error-Code": error.code} if error.code else {})
+        return web.json_response({"error": str(error)}, status=error.status, headers=headers)
+
+
+def _repository(request: web.Request) -> Repository:
+    path = request.match_info
+    return Repository(request.app[_STORE], path.get("kind", "models"), path["name"])
+
+
+def _commit_at(request: web.Request) -> dict:
+    return _repository(request).commit_at(request.match_info.get("revision", BRANCH))
+
+
+def _json(value: object, **options) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json", **options)
+
+
+@_routes.get("/api/whoami-v2")
+async def _whoami(_: web.Request) -> web.Response:
+    return _json({"type": "user", "name": "local", "orgs": [], "auth": {"type": "access_token"}})
+
+
+@_routes.post("/api/validate-yaml")
+async def _validate_yaml(_: web.Request) -> web.Response:
+    return _json({"errors": [], "warnings": []})
+
+
+@_routes.post("/api/repos/create")
+async def _create(request: web.Request) -> web.Response:
+    wish = await request.json()
+    kind, name = f"{wish.get('type', 'model')}s", f"{wish.get('organization') or 'local'}/{wish['name']}"
+    if kind not in ("datasets", "models"):
+        raise RefusedError(400, f"{kind} are not served")
+    is_new = Repository(request.app[_STORE], kind, name).create(wish.get("visibility") == "private")
+    url = f"{request.url.origin()}/{'datasets/' if kind == 'datasets' else ''}{name}"
+    return _json({"url": url, "name": name}, status=200 if is_new else 409)
+
+
+@_routes.get(_API)
+@_routes.get(f"{_API}/revision/{{revision}}")
+async def _info(request: web.Request) -> web.Response:
+    repository, commit = _repository(request), _commit_at(request)
+    answer = {"id": repository.name, "sha": commit["oid"], "lastModified": commit["date"], "tags": []}
+    files = [{"rfilename": path} for path in commit["files"]]
+    return _json(answer | {"private": repository.is_private(), "siblings": files})
+
+
+@_routes.get(f"{_API}/tree/{{revision}}{{path:(/.*)?}}")
+async def _tree(request: web.Request) -> web.Response:
+    commit, start, query = _commit_at(request), int(request.query.get("cursor", 0)), request.query
+    folder = request.match_info["path"].strip("/")
+    above = f"{folder}/" if folder else ""
+    entries = [entry for path, entry in commit["entries"].items() if path.startswith(above)]
+    if folder and not entries:
+        raise RefusedError(404, f"no folder {folder}", "EntryNotFound")
+    if query.get("recursive") != "true":
+        entries = [entry for entry in entries if entry["path"].count("/") == above.count("/")]
+    page = entries[start : start + _PAGE_FILES]
+    if query.get("expand") == "true":
+        page = [entry | {"lastCommit": commit["last"]} for entry in page]
+    more = start + _PAGE_FILES < len(entries)
+    link = f'<{request.url.update_query(cursor=start + _PAGE_FILES)}>; rel="next"'
+    return _json(page, headers={"Link": link} if more else {})
+
+
+@_routes.post(f"{_API}/paths-info/{{revision}}")
+async def _paths_info(request: web.Request) -> web.Response:
+    entries = _commit_at(request)["entries"]
+    paths = [path.strip("/") for path in (await request.post()).getall("paths", [])]
+    return _json([entries[path] for path in paths if path in entries])
+
+
+@_routes.post(f"{_API}/preupload/{{revision}}")
+async def _preupload(request: web.Request) -> web.Response:
+    present, answers = _commit_at(request)["files"], []
+    for file in (await request.json())["files"]:
+        path = file["path"]
+        mode = "regular" if path.endswith(_TEXTS) and file["size"] <= _MAX_TEXT_BYTES else "lfs"
+        answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False})
+        if path in present:
+            answers[-1]["oid"] = present[path].get("lfs", present[path])["oid"]
+    return _json({"files": answers})
+
+
+@_routes.get(f"{_API}/xet-{{access:read|write}}-token/{{revision}}")
+async def _xet_token(request: web.Request) -> web.Response:
+    """Send hf_xet to a folder of this machine; a token it must have, though nobody asks for it."""
+    answer = {"casUrl": f"local://{request.app[_STORE].xet}", "accessToken": "none", "exp": 1 << 40}
+    names = ("X-Xet-Cas-Url", "X-Xet-Access-Token", "X-Xet-Token-Expiration")
+    return _json(answer, headers=dict(zip(names, map(str, answer.values()), strict=True)))
+
+
+@_routes.post(f"/{{kind:datasets}}/{_NAME}.git/info/lfs/objects/batch")
+@_routes.post(f"/{_NAME}.git/info/lfs/objects/batch")
+async def _lfs_batch(request: web.Request) -> web.Response:
+    answers, part_bytes = [], request.app[_PART_BYTES]
+    for wanted in (await request.json())["objects"]:
+        answers.append({"oid": wanted["oid"], "size": wanted["size"]})
+        if not request.app[_STORE].content(wanted["oid"]).exists():
+            url = f"{request.url.origin()}/lfs/{wanted['oid']}/{wanted['size']}"
+            upload: dict = {"href": f"{url}/0"}
+            if wanted["size"] > part_bytes:
+                parts = range(1, -(-wanted["size"] // part_bytes) + 1)
+                header = {f"{part:05d}": f"{url}/{part}" for part in parts}
+                upload = {"href": url, "header": header | {"chunk_size": str(part_bytes)}}
+            answers[-1]["actions"] = {"upload": upload}
+    return _json({"transfer": "basic", "objects": answers})
+
+
+@_routes.put("/lfs/{sha256}/{size:[0-9]+}/{part:[0-9]+}")
+async def _put(request: web.Request) -> web.Response:
+    """A whole content (part 0) or a part of one. A body that breaks off raises, and nothing is left of it."""
+    store, sha256, part = request.app[_STORE], request.match_info["sha256"], int(request.match_info["part"])
+    with store.partial() as partial:
+        with open(partial, "wb") as handle:
+            async for data in request.content.iter_chunked(1 << 20):
+                handle.write(data)
+        if part:
+            partial.replace(store.part(sha256, part))
+        else:
+            await asyncio.to_thread(store.add, partial, sha256, int(request.match_info["size"]))
+    return web.Response(headers={"ETag": str(part)})
+
+
+@_routes.post("/lfs/{sha256}/{size:[0-9]+}")
+async def _join_parts(request: web.Request) -> web.Response:
+    sha256, size = request.match_info["sha256"], int(request.match_info["size"])
+    count = len((await request.json())["parts"])
+    await asyncio.to_thread(request.app[_STORE].join_parts, sha256, size, count)
+    return web.Response()
+
+
+@_routes.post(f"{_API}/commit/{{revision}}")
+async def _commit(request: web.Request) -> web.Response:
+    if request.match_info["revision"] != BRANCH or "create_pr" in request.query:
+        raise RefusedError(400, f"this Hub has only the branch {BRANCH}")
+    header, *operations = [orjson.loads(line) for line in (await request.read()).splitlines()]
+    for operation in operations:
+        if operation["key"] == "file":
+            operation["value"]["content"] = base64.b64decode(operation["value"]["content"])
+    repository, wish = _repository(request), header["value"]
+    commit = await asyncio.to_thread(repository.change, wish["summary"], wish.get("parentCommit"), operations)
+    url = f"{request.url.origin()}/{repository.name}/commit/{commit['oid']}"
+    return _json({"success": True, "commitOid": commit["oid"], "commitUrl": url})
+
+
+@_routes.get(f"/{{kind:datasets}}/{_NAME}/resolve/{{revision}}/{{path:.+}}")
+@_routes.get(f"/{_NAME}/resolve/{{revision}}/{{path:.+}}")
+async def _resolve(request: web.Request) -> web.StreamResponse:
+    commit, path = _commit_at(request), request.match_info["path"]
+    if path not in commit["files"]:
+        raise RefusedError(404, f"no file {path}", "EntryNotFound")
+    file = commit["files"][path]
+    # The client takes the linked tag before `ETag`, which aiohttp makes of a file's time.
+    headers = {"X-Repo-Commit": commit["oid"], "X-Linked-ETag": file.get("lfs", file)["oid"]}
+    headers["Content-Type"] = "application/octet-stream"
+    return web.FileResponse(request.app[_STORE].content(file["sha256"]), headers=headers)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m millrace.common.hub.server")
+    parser.add_argument("folder", type=Path, help="what the upload step filled, or a new one")
+    parser.add_argument("--port", type=int, default=0, help="default: any free one")
+    args = parser.parse_args()
+    with serve(args.folder, args.port) as endpoint, contextlib.suppress(KeyboardInterrupt):
+        print(endpoint, flush=True)
+        signal.pause()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,213 @@
+"""Repositories of the local Hub on disk: contents by SHA-256, the files of every commit, one branch.
+
+A reader follows `main` to a commit and from there to contents. All three are written beside their place and
+renamed, contents first and `main` last, so that a process killed at any moment leaves a whole repository.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+import orjson
+
+from millrace.common import atomic
+from millrace.common.hub import xet
+
+BRANCH = "main"
+_REPOSITORY = re.compile(r"(\w(?:[\w-]|\.(?!\.)){0,95})/(\w(?:[\w-]|\.(?!\.)){0,95})", re.ASCII)
+_PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
+# What the Hub itself puts into a new repository.
+_GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
+_ABANDONED_SECONDS = 86400
+
+
+class RefusedError(Exception):
+    """A request that cannot be served: the HTTP status, a message, the Hub's name of the error."""
+
+    def __init__(self, status: int, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class Store:
+    """The contents of all repositories."""
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        self.folder = Path(folder).absolute()
+        self.uploads, self.xet = self.folder / "uploads", self.folder / "xet"
+        self.uploads.mkdir(parents=True, exist_ok=True)
+        for path in self.uploads.glob("*"):
+            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def content(self, sha256: str) -> Path:
+        if not re.fullmatch("[0-9a-f]{64}", sha256):
+            raise RefusedError(400, f"not a SHA-256: {sha256!r}")
+        return self.folder / "contents" / sha256[:2] / sha256
+
+    def part(self, sha256: str, part: int) -> Path:
+        return self.uploads / f"{self.content(sha256).name}.{part}"
+
+    @contextlib.contextmanager
+    def partial(self) -> Iterator[Path]:
+        """A file for bytes that are still to be checked; removed if it was not taken in."""
+        handle, name = tempfile.mkstemp(dir=self.uploads)
+        os.close(handle)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    def add(self, partial: Path, sha256: str, size: int) -> None:
+        """Take in a file as the content `sha256`, if it is that."""
+        with open(partial, "rb") as handle:
+            actual = hashlib.file_digest(handle, "sha256").hexdigest(), handle.tell()
+            os.fsync(handle.fileno())
+        if actual != (sha256, size):
+            raise RefusedError(400, f"{size} bytes of {sha256} were due, {actual[1]} of {actual[0]} came")
+        self.content(sha256).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, self.content(sha256))
+
+    def join_parts(self, sha256: str, size: int, count: int) -> None:
+        """Take in a content that came in parts; a second time it does nothing."""
+        if self.content(sha256).exists():
+            return
+        parts = [self.part(sha256, part) for part in range(1, count + 1)]
+        with self.partial() as partial:
+            with open(partial, "wb") as target:
+                for part in filter(Path.is_file, parts):
+                    with open(part, "rb") as source:
+                        shutil.copyfileobj(source, target, 1 << 20)
+            self.add(partial, sha256, size)
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+    def require(self, sums: set[str]) -> None:
+        """Refuse what was not uploaded; what a client has put into the folder of Xet is taken in here."""
+        missing = {sha256 for sha256 in sums if not self.content(sha256).exists()}
+        with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
+            for sha256, path in xet.fetch(self.xet, missing, Path(folder)).items():
+                self.add(path, sha256, path.stat().st_size)
+                missing.remove(sha256)
+        if missing:
+            raise RefusedError(400, f"{len(missing)} contents were not uploaded, the first is {min(missing)}")
+
+
+class Repository:
+    """The repository `owner/name` of the kind `datasets` or `models`, which need not exist yet."""
+
+    def __init__(self, store: Store, kind: str, name: str) -> None:
+        if not _REPOSITORY.fullmatch(name):
+            raise RefusedError(400, f"{name!r} is not of the form owner/name")
+        self.store, self.name, self.folder = store, name, store.folder / kind / name
+
+    def create(self, private: bool) -> bool:
+        """Make the repository with a first commit; False if it is there."""
+        with self._locked():
+            if (self.folder / BRANCH).exists():
+                return False
+            atomic.write_json(self.folder / "settings.json", {"private": private})
+            self._write(
+                "", "initial commit", {".gitattributes": self._text(".gitattributes", _GITATTRIBUTES)}
+            )
+            return True
+
+    def is_private(self) -> bool:
+        return orjson.loads((self.folder / "settings.json").read_bytes())["private"]
+
+    def commit_at(self, revision: str) -> dict:
+        """The commit that the branch or an oid names, as `_read_commit` gives it."""
+        try:
+            head = (self.folder / BRANCH).read_text()
+        except FileNotFoundError:
+            raise RefusedError(404, f"no repository {self.name}", "RepoNotFound") from None
+        path = self.folder / "commits" / f"{head if revision == BRANCH else revision}.json"
+        if not re.fullmatch("[0-9a-f]{40}", path.stem) or not path.is_file():
+            raise RefusedError(404, f"{self.name} has no revision {revision}", "RevisionNotFound")
+        return _read_commit(path)
+
+    def change(self, title: str, parent: str | None, operations: list[dict]) -> dict:
+        """Commit all operations or none; key: file, lfsFile, deletedFile or deletedFolder."""
+        for operation in operations:
+            if not _PATH.fullmatch(operation["value"]["path"].rstrip("/") + "/"):
+                raise RefusedError(400, f"{operation['value']['path']!r} is not a path inside a repository")
+        self.store.require({each["value"]["oid"] for each in operations if each["key"] == "lfsFile"})
+        with self._locked():
+            head = self.commit_at(BRANCH)
+            if parent not in (None, head["oid"]):
+                raise RefusedError(412, "A commit has happened since. Please refresh and try again.")
+            files = dict(head["files"])
+            for operation in operations:
+                key, value = operation["key"], operation["value"]
+                path = value["path"].rstrip("/")
+                if key == "file":
+                    files[path] = self._text(path, value["content"])
+                elif key == "lfsFile":
+                    files[path] = self._pointer(path, value["oid"])
+                else:
+                    above = f"{path}/" if key == "deletedFolder" else "\0"
+                    deleted = [name for name in files if name == path or name.startswith(above)]
+                    if not deleted:
+                        message = f"A file with this name doesn't exist: {path}"
+                        raise RefusedError(404, message, "EntryNotFound")
+                    for name in deleted:
+                        del files[name]
+            return self._write(head["oid"], title, files)
+
+    def _write(self, parent: str, title: str, files: dict[str, dict]) -> dict:
+        date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        data = orjson.dumps({"parent": parent, "title": title, "date": date, "files": files})
+        path = self.folder / "commits" / f"{hashlib.sha1(data).hexdigest()}.json"
+        atomic.write_bytes(path, data)
+        atomic.write_text(self.folder / BRANCH, path.stem)
+        return _read_commit(path)
+
+    def _text(self, path: str, data: bytes) -> dict:
+        """A file that came with the commit, as the Hub lists it."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        with self.store.partial() as partial:
+            partial.write_bytes(data)
+            self.store.add(partial, sha256, len(data))
+        return {"type": "file", "path": path, "size": len(data), "oid": _git_oid(data), "sha256": sha256}
+
+    def _pointer(self, path: str, sha256: str) -> dict:
+        """A file that was uploaded before the commit, as the Hub lists it."""
+        size = self.store.content(sha256).stat().st_size
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
+        lfs = {"oid": sha256, "size": size, "pointerSize": len(pointer)}
+        file = {"type": "file", "path": path, "size": size, "oid": _git_oid(pointer), "sha256": sha256}
+        return file | {"lfs": lfs}
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time, also where two servers share the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+@functools.lru_cache(maxsize=8)
+def _read_commit(path: Path) -> dict:
+    """Oid, title, date, files; `last`: the commit as the Hub lists it; `entries`: files and folders."""
+    commit = orjson.loads(path.read_bytes()) | {"oid": path.stem}
+    folders = {str(above) for name in commit["files"] for above in PurePosixPath(name).parents[:-1]}
+    folder = {"type": "directory", "size": 0, "oid": path.stem}
+    entries = commit["files"] | {name: folder | {"path": name} for name in folders}
+    last = {"id": path.stem, "title": commit["title"], "date": commit["date"]}
+    return commit | {"last": last, "entries": {name: entries[name] for name in sorted(entries)}}
+
+
+def _git_oid(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
