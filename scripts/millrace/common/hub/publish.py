@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import copy
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,8 @@ class _Upload:
         from huggingface_hub import CommitOperationDelete
 
         repository = self.repository
-        # A commit that was refused may have used up its operations: those of small files are cheap to make anew.
-        changes = [
-            self.operations[file.path] if isinstance(file.source, Path) else _addition(file)
-            for file in plan.sends
-        ]
+        # Copies, as the client takes an operation once.
+        changes = [copy(self.operations.get(file.path) or _addition(file)) for file in plan.sends]
         changes += [CommitOperationDelete(path, is_folder=False) for path, _ in plan.deletes]
         message = f"Publish: {plan.summary()}"
         create = repository.api.create_commit

@@ -109,7 +109,7 @@ async def _create(request: web.Request) -> web.Response:
 async def _info(request: web.Request) -> web.Response:
     repository, commit = _repository(request), _commit_at(request)
     answer = {"id": repository.name, "sha": commit["oid"], "lastModified": commit["date"], "tags": []}
-    files = [{"rfilename": path} for path in commit["files"]]
+    files = [] if "expand" in request.query else [{"rfilename": path} for path in commit["files"]]
     return _json(answer | {"private": repository.is_private(), "siblings": files})
 
 
@@ -198,18 +198,24 @@ async def _join_parts(request: web.Request) -> web.Response:
     return web.Response()
 
 
-@_routes.post(f"{_API}/commit/{{revision}}")
+@_routes.post(f"{_API}/commit/{{ref}}")
 async def _commit(request: web.Request) -> web.Response:
-    if request.match_info["revision"] != BRANCH or "create_pr" in request.query:
-        raise RefusedError(400, f"this Hub has only the branch {BRANCH}")
     header, *operations = [orjson.loads(line) for line in (await request.read()).splitlines()]
     for operation in operations:
         if operation["key"] == "file":
             operation["value"]["content"] = base64.b64decode(operation["value"]["content"])
-    repository, wish = _repository(request), header["value"]
-    commit = await asyncio.to_thread(repository.change, wish["summary"], wish.get("parentCommit"), operations)
-    url = f"{request.url.origin()}/{repository.name}/commit/{commit['oid']}"
-    return _json({"success": True, "commitOid": commit["oid"], "commitUrl": url})
+    repository, wish, opens_pr = _repository(request), header["value"], "create_pr" in request.query
+    arguments = wish["summary"], wish.get("parentCommit"), operations, request.match_info["ref"], opens_pr
+    oid, ref = await asyncio.to_thread(repository.change, *arguments)
+    url = f"{request.url.origin()}/{repository.name}"
+    answer = {"success": True, "commitOid": oid, "commitUrl": f"{url}/commit/{oid}"}
+    return _json(answer | {"pullRequestUrl": f"{url}/discussions/{ref.rpartition('/')[2]}"})
+
+
+@_routes.post(f"{_API}/discussions/{{number:[0-9]+}}/merge")
+async def _merge(request: web.Request) -> web.Response:
+    _repository(request).merge(f"refs/pr/{request.match_info['number']}")
+    return web.Response()
 
 
 @_routes.get(f"/{{kind:datasets}}/{_NAME}/resolve/{{revision}}/{{path:.+}}")

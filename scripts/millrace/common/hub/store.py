@@ -27,6 +27,7 @@ from millrace.common.hub import xet
 BRANCH = "main"
 _REPOSITORY = re.compile(r"(\w(?:[\w-]|\.(?!\.)){0,95})/(\w(?:[\w-]|\.(?!\.)){0,95})", re.ASCII)
 _PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
+_REF = re.compile(f"{BRANCH}|refs/pr/[0-9]+")
 # What the Hub itself puts into a new repository.
 _GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
 _ABANDONED_SECONDS = 86400
@@ -118,33 +119,42 @@ class Repository:
             if (self.folder / BRANCH).exists():
                 return False
             atomic.write_json(self.folder / "settings.json", {"private": private})
-            self._write(
-                "", "initial commit", {".gitattributes": self._text(".gitattributes", _GITATTRIBUTES)}
-            )
+            files = {".gitattributes": self._text(".gitattributes", _GITATTRIBUTES)}
+            self._write("", "initial commit", files, BRANCH)
             return True
 
     def is_private(self) -> bool:
         return orjson.loads((self.folder / "settings.json").read_bytes())["private"]
 
     def commit_at(self, revision: str) -> dict:
-        """The commit that the branch or an oid names, as `_read_commit` gives it."""
-        try:
-            head = (self.folder / BRANCH).read_text()
-        except FileNotFoundError:
-            raise RefusedError(404, f"no repository {self.name}", "RepoNotFound") from None
-        path = self.folder / "commits" / f"{head if revision == BRANCH else revision}.json"
-        if not re.fullmatch("[0-9a-f]{40}", path.stem) or not path.is_file():
+        """The commit that the branch, a pull request or an oid names, as `_read_commit` gives it."""
+        if not (self.folder / BRANCH).is_file():
+            raise RefusedError(404, f"no repository {self.name}", "RepoNotFound")
+        is_ref = _REF.fullmatch(revision) and (self.folder / revision).is_file()
+        oid = (self.folder / revision).read_text() if is_ref else revision
+        path = self.folder / "commits" / f"{oid}.json"
+        if not re.fullmatch("[0-9a-f]{40}", oid) or not path.is_file():
             raise RefusedError(404, f"{self.name} has no revision {revision}", "RevisionNotFound")
         return _read_commit(path)
 
-    def change(self, title: str, parent: str | None, operations: list[dict]) -> dict:
-        """Commit all operations or none; key: file, lfsFile, deletedFile or deletedFolder."""
+    def change(
+        self,
+        title: str,
+        parent: str | None,
+        operations: list[dict],
+        ref: str = BRANCH,
+        opens_pr: bool = False,
+    ) -> tuple[str, str]:
+        """Commit all operations or none, to a ref or to a new pull request: (oid, ref).
+
+        The `key` of an operation: file, lfsFile, deletedFile or deletedFolder.
+        """
         for operation in operations:
             if not _PATH.fullmatch(operation["value"]["path"].rstrip("/") + "/"):
                 raise RefusedError(400, f"{operation['value']['path']!r} is not a path inside a repository")
         self.store.require({each["value"]["oid"] for each in operations if each["key"] == "lfsFile"})
         with self._locked():
-            head = self.commit_at(BRANCH)
+            head = self.commit_at(ref)
             if parent not in (None, head["oid"]):
                 raise RefusedError(412, "A commit has happened since. Please refresh and try again.")
             files = dict(head["files"])
@@ -163,15 +173,27 @@ class Repository:
                         raise RefusedError(404, message, "EntryNotFound")
                     for name in deleted:
                         del files[name]
-            return self._write(head["oid"], title, files)
+            if opens_pr:
+                ref = f"refs/pr/{len(list(self.folder.glob('refs/pr/*'))) + 1}"
+            return self._write(head["oid"], title, files, ref), ref
 
-    def _write(self, parent: str, title: str, files: dict[str, dict]) -> dict:
+    def merge(self, ref: str) -> None:
+        """Make the files of a pull request those of the branch, if that is where it started."""
+        with self._locked():
+            head, oid = self.commit_at(BRANCH)["oid"], self.commit_at(ref)["oid"]
+            before = oid
+            while before != head:
+                if not (before := self.commit_at(before)["parent"]):
+                    raise RefusedError(409, f"{ref} does not start at the head of {BRANCH}")
+            atomic.write_text(self.folder / BRANCH, oid)
+
+    def _write(self, parent: str, title: str, files: dict[str, dict], ref: str) -> str:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         data = orjson.dumps({"parent": parent, "title": title, "date": date, "files": files})
-        path = self.folder / "commits" / f"{hashlib.sha1(data).hexdigest()}.json"
-        atomic.write_bytes(path, data)
-        atomic.write_text(self.folder / BRANCH, path.stem)
-        return _read_commit(path)
+        oid = hashlib.sha1(data).hexdigest()
+        atomic.write_bytes(self.folder / "commits" / f"{oid}.json", data)
+        atomic.write_text(self.folder / ref, oid)
+        return oid
 
     def _text(self, path: str, data: bytes) -> dict:
         """A file that came with the commit, as the Hub lists it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # hf_xet cuts files into chunks; the `shards` of its folder list them. A shard is a header of 48 bytes, then
-# records of 48 bytes: of a file one, its segments, with _VERIFIED as many check sums, with _SUMMED its SHA-256.
+# records of 48 bytes: of a file one, its segments, with _VERIFIED as many sums, with _SUMMED its SHA-256.
 _RECORD, _END_OF_FILES = 48, b"\xff" * 32
 _VERIFIED, _SUMMED = 1 << 31, 1 << 30
 

@@ -31,13 +31,14 @@ means over segments. Numbers that are not known are -1, texts that are not known
 
 ## How to load it
 
-With `datasets` (`.decode(False)` gives the audio's bytes; decoding needs `torchcodec`):
+With `datasets`; `data.cast_column({format}, datasets.Audio(sampling_rate={rate}))` decodes the audio, which needs
+`torchcodec` and FFmpeg:
 
 ```python
-from datasets import load_dataset
+import datasets
 
-data = load_dataset({repo}, {config}, split={split}, streaming=True)
-for sample in data.decode(False):
+data = datasets.load_dataset({repo}, {config}, split={split}, streaming=True)
+for sample in data:
     print(sample["json"]["key"], sample["json"]["human_transcript"])
 ```
 
@@ -92,7 +93,7 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     path = path_in_repository(first["shard"], first["split"])
     folder = path.rpartition("/")[0]
     example = {"repo": repo, "config": configs[0][0]["config_name"], "split": first["split"]}
-    example |= {"shard": path, "pattern": f"{folder}/*"}
+    example |= {"shard": path, "pattern": f"{folder}/*", "format": first["format"], "rate": int(first["sample_rate"])}
     totals = {"samples": samples, "hours": shards["seconds"].sum() / 3600, "shards": len(shards)}
     texts = {name: json.dumps(text, ensure_ascii=False) for name, text in example.items()}
     body = _BODY.format(title=repo, table=_table(shards), glob=f"{folder}/*.tar", **totals, **texts)
@@ -105,11 +106,10 @@ def _config(country: str, shards: pd.DataFrame) -> tuple[dict, dict]:
     splits = [split for split in SPLITS if split in set(shards["split"])]
     folder = path_in_repository(shards.iloc[0]["shard"], "").split("/")[1]
     files = [{"split": split, "path": f"data/{folder}/{split}/*.tar"} for split in splits]
-    # Opus is decoded at 48 kHz unless the rate is said.
-    audio = {"audio": {"sampling_rate": int(shards["sample_rate"].max())}}
     fields = [{"name": field, "dtype": kind} for field, kind in FIELD_TYPES.items()]
     features = [{"name": name, "dtype": "string"} for name in ("__key__", "__url__")]
-    features += [{"name": kind, "dtype": audio} for kind in sorted(set(shards["format"]))]
+    # Not as audio: that could not even be read where torchcodec and FFmpeg are missing.
+    features += [{"name": kind, "dtype": "binary"} for kind in sorted(set(shards["format"]))]
     features.append({"name": "json", "struct": fields})
     return {"config_name": name, "data_files": files}, {"config_name": name, "features": features}
 
