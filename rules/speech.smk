@@ -17,6 +17,7 @@ LANES.register_targets("speech", SPEECH.targets)
 wildcard_constraints:
     partition=r"[^/]+-(?:train-\d+|validation|test)-\d\d\d\d\d+",
     country=r"[^/]+",
+    publication=r"receipt\.json|diff\.txt",
 
 
 # Targets for people
@@ -295,52 +296,24 @@ rule speech_write_card:
         " --card {output.card} --manifest {output.manifest} 2> {log}"
 
 
-# Local rules: a cluster's nodes often have no network.
-
-
 rule speech_upload_shards:
-    """Publish shards, card and manifest: what differs is sent, and one commit makes it visible."""
+    """Publish shards, card and manifest, or print what that would change; local, as nodes may have no network."""
     input:
         card="results/speech/hub/README.md",
         manifest="results/speech/hub/manifest.jsonl",
     output:
-        receipt="results/speech/hub/receipt.json",
+        result="results/speech/hub/{publication}",
     log:
-        "logs/speech/upload_shards/all.log",
+        "logs/speech/upload_shards/{publication}.log",
     benchmark:
-        "benchmarks/speech/upload_shards/all.tsv"
-    localrule: True
-    conda:
-        "../envs/data.yaml"
-    params:
-        hub=SPEECH.hub_flags,
-        max_delete_fraction=SPEECH.delete_flag,
-    message:
-        "Publish the shards"
-    shell:
-        "python -m millrace.speech.upload_shards --card {input.card} --manifest {input.manifest}"
-        " --shards-dir results/speech/shards {params.hub} {params.max_delete_fraction}"
-        " --receipt {output.receipt} 2> {log}"
-
-
-rule speech_check_hub:
-    """Print what publishing would change, each time anew."""
-    input:
-        card="results/speech/hub/README.md",
-        manifest="results/speech/hub/manifest.jsonl",
-    output:
-        diff="results/speech/hub/diff.txt",
-    log:
-        "logs/speech/check_hub/all.log",
-    benchmark:
-        "benchmarks/speech/check_hub/all.tsv"
+        "benchmarks/speech/upload_shards/{publication}.tsv"
     localrule: True
     conda:
         "../envs/data.yaml"
     params:
         hub=SPEECH.hub_flags,
     message:
-        "Compare the shards with the Hub"
+        "Publish the shards: {wildcards.publication}"
     shell:
-        "python -m millrace.speech.check_hub --card {input.card} --manifest {input.manifest}"
-        " --shards-dir results/speech/shards {params.hub} --diff {output.diff} 2> {log}"
+        "python -m millrace.speech.upload_shards --card {input.card:q} --manifest {input.manifest:q}"
+        " --shards-dir results/speech/shards {params.hub} --result {output.result:q} 2> {log:q}"

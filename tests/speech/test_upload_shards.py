@@ -36,7 +36,7 @@ def write(folder: Path) -> int:
 
 def publish(folder: Path, *more: str, **others: str) -> int:
     assert write(folder) == 0
-    place = {"server_dir": folder / "server", "receipt": folder / "hub/receipt.json"}
+    place = {"server_dir": folder / "server", "result": folder / "hub/receipt.json"}
     return upload_shards.main([*flags(**{**made(folder), **place, **others}), *more])
 
 
@@ -56,34 +56,39 @@ def published(tmp_path_factory):
     return folder, index
 
 
-def client(folder: Path, program: str, tmp_path: Path) -> str:
-    """What a program prints that knows the published corpus by the Hub's address only."""
-    with serve(folder / "server") as endpoint:
-        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "home")}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 LOAD = """
-import json
+import json, sys
 from datasets import load_dataset
-for country, splits in {countries!r}.items():
+for country, splits in json.loads(sys.argv[1]).items():
     for split in splits:
         for streaming in (True, False):
-            data = load_dataset("me/speech", country, split=split, streaming=streaming)
-            for sample in data:
+            for sample in load_dataset("me/speech", country, split=split, streaming=streaming):
                 print(json.dumps([country, split, streaming, len(sample["flac"]), sample["json"]]))
+for example in sys.argv[2:]:
+    print("example")
+    exec(example)
 """
 
 
-def test_every_sample_of_the_index_is_loaded_with_its_numbers(published, tmp_path):
-    folder, index = published
-    lines = client(folder, LOAD.format(countries=COUNTRIES), tmp_path).splitlines()
-    loaded = [json.loads(line) for line in lines]
+@pytest.fixture(scope="module")
+def loaded(published, tmp_path_factory) -> list[str]:
+    """What a client prints that knows nothing but the Hub's address: all samples, then what the card's examples do."""
+    folder, _ = published
+    examples = re.findall(r"```python\n(.*?)```", (folder / "hub/README.md").read_text(), re.S)
+    with serve(folder / "server") as endpoint:
+        home = str(tmp_path_factory.mktemp("client"))
+        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": home}
+        command = [sys.executable, "-c", LOAD, json.dumps(COUNTRIES), *examples]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_sample_of_the_index_is_loaded_with_its_numbers(published, loaded):
+    _, index = published
+    samples = [json.loads(line) for line in loaded[: loaded.index("example")]]
     for streaming in (True, False):
-        rows = [row for row in loaded if row[2] is streaming]
+        rows = [row for row in samples if row[2] is streaming]
         assert len(rows) == index.num_rows == 35
         for expected, (country, split, _, size, sample) in zip(index.to_pylist(), rows, strict=True):
             assert (country, split, size) == (expected["country"], expected["split"], expected["size"])
@@ -93,15 +98,15 @@ def test_every_sample_of_the_index_is_loaded_with_its_numbers(published, tmp_pat
             assert {name: sample[name] for name in known} == known
 
 
-def test_the_three_examples_of_the_card_run(published, tmp_path):
-    folder, index = published
-    examples = re.findall(r"```python\n(.*?)```", (folder / "hub/README.md").read_text(), re.S)
-    keys = [row["key"] for row in index.to_pylist() if row["country"] == "new zealand" and row["split"] == "train"]
-    assert len(examples) == 3
-    for number, example in enumerate(examples):
-        (tmp_path / str(number)).mkdir()
-        lines = client(folder, example, tmp_path / str(number)).splitlines()
-        assert [line.rpartition(" Øl")[0] for line in lines] == keys
+def test_the_three_examples_of_the_card_run(published, loaded):
+    _, index = published
+    keys = [
+        row["key"]
+        for row in index.to_pylist()
+        if row["shard"] == "new%20zealand/train-1/new%20zealand-train-1-00000.tar"
+    ]
+    lines = [line.rpartition(" Øl")[0] for line in loaded[loaded.index("example") :]]
+    assert lines == ["", *keys] * 3
 
 
 def test_no_token_and_no_path_of_this_machine_is_in_any_file(published):
@@ -124,6 +129,26 @@ def test_the_receipt_is_the_same_again_and_a_lost_or_stale_one_does_not_matter(p
     for wrong in (None, b'{"commit": "0", "files": []}'):
         receipt.unlink() if wrong is None else receipt.write_bytes(wrong)
         assert publish(folder) == 0 and receipt.read_bytes() == content
+
+
+def test_the_difference_is_printed_and_nothing_is_sent(tmp_path, capsys):
+    write_corpus(tmp_path, {"norway": ("train", "test"), "malta": ("train",)}, samples=1)
+    diff = tmp_path / "diff.txt"
+    assert publish(tmp_path, "--diff", result=diff) == 0
+    assert "which does not exist yet:\nadd    5 files" in capsys.readouterr().out
+    assert not list((tmp_path / "server").rglob("main"))
+
+    assert publish(tmp_path) == 0
+    write_corpus(tmp_path, {"norway": ("train", "validation")}, samples=2)
+    before = sorted((tmp_path / "server").rglob("*"))
+    assert publish(tmp_path, "--diff", result=diff) == 0
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert said == diff.read_text() and lines[0].startswith("me/speech on local, at commit ")
+    counts = [tuple(line.split()[:2]) for line in lines[1:] if line[0] != " "]
+    assert counts == [("add", "1"), ("change", "3"), ("delete", "2"), ("keep", "nothing")]
+    assert "  data/malta/train/malta-train-1-00000.tar (10,240 bytes)" in lines
+    assert sorted((tmp_path / "server").rglob("*")) == before
 
 
 def test_deletes_are_refused_above_the_share_and_allowed_by_a_flag(tmp_path, capsys):
@@ -160,7 +185,11 @@ def test_bad_names_and_addresses_are_refused(tmp_path, capsys, changes, words):
 
 def test_tricks_with_paths_are_refused_and_foreign_files_ignored(tmp_path, capsys):
     write_corpus(tmp_path, {"norway": ("train",)}, samples=1)
-    for name in (".snakemake_timestamp", "norway/train-1/foreign.tar", "norway/train-1/norway-train-1-00007.tar"):
+    for name in (
+        ".snakemake_timestamp",
+        "norway/train-1/foreign.tar",
+        "norway/train-1/norway-train-1-00007.tar",
+    ):
         (tmp_path / "shards" / name).write_bytes(b"x")
     assert publish(tmp_path) == 0
     assert len(json.loads((tmp_path / "hub/receipt.json").read_bytes())["files"]) == 3
@@ -168,5 +197,5 @@ def test_tricks_with_paths_are_refused_and_foreign_files_ignored(tmp_path, capsy
     line = manifest.read_text()
     for path in ("data/../../etc/norway-train-1-00000.tar", "/etc/passwd", "data/norway/train/../x.tar"):
         manifest.write_text(line.replace("data/norway/train/norway-train-1-00000.tar", path))
-        assert upload_shards.main(flags(**made(tmp_path), receipt=tmp_path / "r.json")) == 1
+        assert upload_shards.main(flags(**made(tmp_path), result=tmp_path / "r.json")) == 1
         assert "line 1 names no shard" in capsys.readouterr().err

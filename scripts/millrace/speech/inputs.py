@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
 from millrace.common.hub import flags as hub_flags
@@ -84,10 +85,8 @@ class SpeechInputs:
         """What the card says by the config."""
         return hub_flags.flags(self.hub, "repo", "licence")
 
-    def hub_flags(self, wildcards: Any = None) -> str:
-        """Which repository on which Hub."""
-        return hub_flags.place(self.hub, "results/speech/hub/server")
-
-    def delete_flag(self, wildcards: Any = None) -> str:
-        """How much may be deleted."""
-        return hub_flags.flags(self.hub, "max_delete_fraction")
+    def hub_flags(self, wildcards: Any) -> str:
+        """Which repository on which Hub; for the comparison that nothing is to be sent."""
+        place = hub_flags.place(self.hub, "results/speech/hub/server")
+        most = hub_flags.flags(self.hub, "max_delete_fraction")
+        return f"{place} {most}{' --diff' if wildcards.publication == Path(DIFF).name else ''}"

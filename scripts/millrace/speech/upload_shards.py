@@ -11,7 +11,7 @@ from functools import partial
 from millrace.common import atomic, cli
 from millrace.common.hub import repository
 from millrace.common.hub.plan import Plan
-from millrace.common.hub.publish import publish
+from millrace.common.hub.publish import difference, publish
 from millrace.speech.hub import manifest
 
 
@@ -22,9 +22,16 @@ def make_parser() -> argparse.ArgumentParser:
     add("--manifest", required=True, help="what write_card wrote of every shard (JSONL)")
     add("--shards-dir", required=True, help="folder that holds the tars")
     repository.add_flags(parser)
-    add("--max-delete-fraction", type=float, default=0.5, help="most of data/ to delete (default %(default)s)")
+    add(
+        "--max-delete-fraction", type=float, default=0.5, help="most of data/ to delete (default %(default)s)"
+    )
     add("--allow-delete", action="store_true", help="delete as much as there is to delete")
-    add("--receipt", required=True, help="output: the commit, and SHA-256 and size of every file (JSON)")
+    add("--diff", action="store_true", help="print what would change, and send nothing")
+    add(
+        "--result",
+        required=True,
+        help="output: commit, SHA-256 and size of every file (JSON); or the difference",
+    )
     return parser
 
 
@@ -35,8 +42,12 @@ def main(argv: list[str] | None = None) -> None:
     most = 1.0 if args.allow_delete else args.max_delete_fraction
     remedy = "If that is right: raise speech.hub.max_delete_fraction, or run this step with --allow-delete"
     with repository.connected(args, "dataset") as hub:
+        if args.diff:
+            text = difference(hub, files, args.endpoint)
+            atomic.write_text(args.result, text)
+            return print(text, end="", flush=True)
         publish(hub, files, partial(Plan.check_deletes, most=most, remedy=remedy))
-    atomic.write_json(args.receipt, repository.receipt(hub, files))
+    atomic.write_json(args.result, repository.receipt(hub, files))
     cli.log.info("%s: %d files at commit %s", args.repo, len(files), hub.head)
 
 

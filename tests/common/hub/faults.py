@@ -27,13 +27,17 @@ from aiohttp import web
 from millrace.common.hub.server import serve
 from millrace.common.hub.store import Repository, Store
 
-ROUTES = {
-    **{f"/{word}/": word for word in ("tree", "paths-info", "preupload", "commit", "resolve")},
-    **{
-        word: word
-        for word in ("whoami", "validate-yaml", "create", "xet-write-token", "xet-read-token", "batch")
-    },
-}
+WORDS = (
+    "create",
+    "tree",
+    "paths-info",
+    "validate-yaml",
+    "preupload",
+    "batch",
+    "xet-write-token",
+    "commit",
+    "merge",
+)
 LANDED = 504
 Fault = int | str | Callable[[], object]
 
@@ -81,9 +85,10 @@ class Faults:
 
 
 def route_of(request: web.Request) -> str:
+    """A word for what is asked: one of WORDS, put, join, resolve or info."""
     if request.path.startswith("/lfs/"):
         return "put" if request.method == "PUT" else "join"
-    return next((name for part, name in ROUTES.items() if part in request.path), "info")
+    return next((word for word in (*WORDS, "resolve") if word in request.path.split("/")), "info")
 
 
 @contextlib.contextmanager

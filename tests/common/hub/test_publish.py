@@ -71,7 +71,10 @@ def test_what_has_changed_is_sent_and_nothing_else(tmp_path, mode):
 )  # fmt: skip
 def test_faults_that_pass_converge(tmp_path, lfs, route, planned):
     with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub, files = repository(endpoint), [*write_shards(tmp_path / "tars", range(4)), File.of("README.md", CARD)]
+        hub, files = (
+            repository(endpoint),
+            [*write_shards(tmp_path / "tars", range(4)), File.of("README.md", CARD)],
+        )
         faults.plan(route, *planned)
         publish(hub, files, first_wait=0.01)
         assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
@@ -214,7 +217,9 @@ def test_many_deletes_are_refused_and_a_changed_file_is_not_published(tmp_path, 
     with faulty(tmp_path / "hub") as (endpoint, _):
         hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
         publish(hub, files)
-        with pytest.raises(MillraceError, match="3 of 4 files below data/.*max_delete_fraction 0.5.*Allow it"):
+        with pytest.raises(
+            MillraceError, match="3 of 4 files below data/.*max_delete_fraction 0.5.*Allow it"
+        ):
             publish(hub, files[:1], check)
         publish(hub, files[:2], check)
         assert tree(hub) == wanted(files[:2])

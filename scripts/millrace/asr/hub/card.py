@@ -42,7 +42,9 @@ def files(folder: Path) -> list[File]:
     names = {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
     if "config.json" not in names:
         raise MillraceError("there is no model here", str(folder), "Train the run: snakemake asr_train")
-    return [File.of(name, path) for name, path in names.items() if "/." not in f"/{name}" and name != "README.md"]
+    return [
+        File.of(name, path) for name, path in names.items() if "/." not in f"/{name}" and name != "README.md"
+    ]
 
 
 def languages(bucket_config: Path, buckets: Mapping) -> dict[str, float]:
@@ -74,7 +76,10 @@ def render(
     rates = {"dev": metrics.get("last_evaluation") or {}, "test": metrics.get("test") or {}}
     lines = [f"| train | {buckets['total_hours']:,.2f} | {buckets['total_samples']:,} | | | |"]
     for split, facts in buckets["splits"].items():
-        cells = [f"{rates.get(split, {})[key]:.3f}" if key in rates.get(split, {}) else "" for key in ("loss", "cer", "wer")]
+        cells = [
+            f"{rates.get(split, {})[key]:.3f}" if key in rates.get(split, {}) else ""
+            for key in ("loss", "cer", "wer")
+        ]
         lines.append(f"| {split} | {facts['hours']:,.2f} | {facts['samples']:,} | {' | '.join(cells)} |")
     # Settings are numbers and words; a path of this machine is nobody else's business.
     settings = {key: value for key, value in sorted(run.items()) if "/" not in str(value) and key != "plan"}

@@ -33,7 +33,9 @@ class File:
         if isinstance(source, bytes):
             return cls(path, len(source), hashlib.sha256(source).hexdigest(), source)
         with open(source, "rb") as handle:
-            return cls(path, os.path.getsize(source), hashlib.file_digest(handle, "sha256").hexdigest(), source)
+            return cls(
+                path, os.path.getsize(source), hashlib.file_digest(handle, "sha256").hexdigest(), source
+            )
 
     def is_same(self, entry: Any) -> bool:
         """Whether the file of a remote tree (huggingface_hub's RepoFile) has these bytes.

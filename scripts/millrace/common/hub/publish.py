@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from copy import copy
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from millrace.common.cli import Progress, log
 from millrace.common.errors import MillraceError
 from millrace.common.hub import plan as plans
 from millrace.common.hub.plan import File, Plan
-from millrace.common.hub.repository import Repository, final, retry_after, words
+from millrace.common.hub.repository import Repository, explained, final, retry_after, words
 
 _FILES, _BYTES = 50, 2_000_000_000  # of a round of uploads
 _CHANGES = 500  # of one commit; the Hub takes no more in the minute a request may last
@@ -127,6 +127,15 @@ def publish(
             wait = max(asked, min(first_wait * 2 ** (failures - 1), _LONGEST_WAIT))
             log.warning("%s: %s; again in %.3g s", repository.repo_id, words(error), wait)
             time.sleep(wait)
+
+
+def difference(repository: Repository, files: Sequence[File], endpoint: str) -> str:
+    """What publishing would change, for people; nothing is sent."""
+    with explained(repository.repo_id):
+        tree = repository.tree() if repository.look() else []
+    state = f"at commit {repository.head}" if repository.head else "which does not exist yet"
+    lines = plans.make(files, tree).lines()
+    return "\n".join([f"{repository.repo_id} on {endpoint}, {state}:", *lines, ""])
 
 
 def _rounds(files: Sequence[File]) -> Iterator[list[File]]:

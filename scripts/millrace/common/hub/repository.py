@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -82,7 +81,11 @@ class Repository:
 def add_flags(parser: Any) -> None:
     """Add the flags that say which repository on which Hub."""
     add = parser.add_argument
-    add("--endpoint", default=LOCAL, help="`local`, or a Hub such as https://huggingface.co (default %(default)s)")
+    add(
+        "--endpoint",
+        default=LOCAL,
+        help="`local`, or a Hub such as https://huggingface.co (default %(default)s)",
+    )
     add("--server-dir", default="", help="folder of the local Hub's data")
     add("--repo", required=True, help="namespace/name on the Hub")
     add("--public", action="store_true", help="create it public, or publish to one that is public")
@@ -93,15 +96,21 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
     """The repository of these flags; for `--endpoint local` our own Hub runs meanwhile."""
     endpoint, url = args.endpoint, urlsplit(args.endpoint)
     loopback = url.hostname in ("localhost", "127.0.0.1", "::1")
-    if endpoint != LOCAL and not (url.hostname and (url.scheme == "https" or (url.scheme == "http" and loopback))):
+    if endpoint != LOCAL and not (
+        url.hostname and (url.scheme == "https" or (url.scheme == "http" and loopback))
+    ):
         remedy = "Write `local`, or a URL with https:// (http:// only of this machine)"
         raise MillraceError("not the address of a Hub", f"endpoint {endpoint!r}", remedy)
     if url.username or url.password or url.query:
-        raise MillraceError("an address that holds more than a place", "endpoint", "Tokens belong into HF_TOKEN")
+        raise MillraceError(
+            "an address that holds more than a place", "endpoint", "Tokens belong into HF_TOKEN"
+        )
     with contextlib.ExitStack() as stack:
         token = None  # of HF_TOKEN or the client's login
         if endpoint == LOCAL:
-            os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # Xet's store would be a second copy on this disk
+            os.environ.setdefault(
+                "HF_HUB_DISABLE_XET", "1"
+            )  # Xet's store would be a second copy on this disk
             from millrace.common.hub.server import serve
 
             endpoint, token = stack.enter_context(serve(args.server_dir)), False
@@ -136,7 +145,9 @@ def explained(repo_id: str) -> Iterator[None]:
     except MillraceError:
         raise
     except Exception as error:  # of many kinds
-        unreachable = MillraceError(f"no answer ({words(error)})", repo_id, "Try again when the Hub can be reached")
+        unreachable = MillraceError(
+            f"no answer ({words(error)})", repo_id, "Try again when the Hub can be reached"
+        )
         raise final(error, repo_id) or unreachable from error
 
 

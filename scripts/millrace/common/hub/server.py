@@ -8,7 +8,6 @@ It knows no users: a token is not looked at and not written anywhere. Only progr
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import contextlib
@@ -20,10 +19,11 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
+from millrace.common import cli
+from millrace.common.errors import MillraceError
 from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
 
-_PAGE_FILES = 1000
-_MAX_COMMIT_BYTES = 256 << 20
+_PAGE_FILES, _MAX_COMMIT_BYTES = 1000, 256 << 20
 # As on the Hub: small texts go into the commit, all else is uploaded before it.
 _TEXTS, _MAX_TEXT_BYTES = (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes"), 10 << 20
 _STORE, _PART_BYTES = web.AppKey("store", Store), web.AppKey("part_bytes", int)
@@ -33,12 +33,22 @@ _routes = web.RouteTableDef()
 
 
 @contextlib.contextmanager
-def serve(folder: str | Path, port: int = 0, **options) -> Iterator[str]:
-    """Serve the Hub in `folder` from a thread; yields its endpoint, `http://127.0.0.1:PORT`."""
-    loop = asyncio.new_event_loop()
-    runner = web.AppRunner(make_app(folder, **options), access_log=None, shutdown_timeout=1)
+def serve(
+    folder: str | Path, port: int = 0, part_bytes: int = 64 << 20, middlewares: Sequence = ()
+) -> Iterator[str]:
+    """Serve the Hub in `folder` from a thread; yields its endpoint, `http://127.0.0.1:PORT`.
+
+    Files larger than `part_bytes` are uploaded in parts of that size.
+    """
+    app = web.Application(client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals])
+    app[_STORE], app[_PART_BYTES] = Store(folder), part_bytes
+    app.add_routes(_routes)
+    loop, runner = asyncio.new_event_loop(), web.AppRunner(app, access_log=None, shutdown_timeout=1)
     loop.run_until_complete(runner.setup())
-    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
+    try:
+        loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
+    except OSError as error:
+        raise MillraceError("another program has this port", str(port), "Choose another") from error
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
@@ -50,14 +60,6 @@ def serve(folder: str | Path, port: int = 0, **options) -> Iterator[str]:
         loop.close()
 
 
-def make_app(folder: str | Path, part_bytes: int = 64 << 20, middlewares: Sequence = ()) -> web.Application:
-    """The application; what is larger than `part_bytes` is uploaded in parts of that size."""
-    app = web.Application(client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals])
-    app[_STORE], app[_PART_BYTES] = Store(folder), part_bytes
-    app.add_routes(_routes)
-    return app
-
-
 @web.middleware
 async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
     try:
@@ -66,8 +68,8 @@ async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
             raise RefusedError(403, "only 127.0.0.1 is served")
         return await handler(request)
     except RefusedError as error:
-        headers = {"X-Error-Message": str(error)} | ({"X-Error-Code": error.code} if error.code else {})
-        return web.json_response({"error": str(error)}, status=error.status, headers=headers)
+        headers = {"X-Error-Code": error.code} if error.code else {}
+        return _json({"error": str(error)}, status=error.status, headers=headers)
 
 
 def _repository(request: web.Request) -> Repository:
@@ -81,11 +83,6 @@ def _commit_at(request: web.Request) -> dict:
 
 def _json(value: object, **options) -> web.Response:
     return web.Response(body=orjson.dumps(value), content_type="application/json", **options)
-
-
-@_routes.get("/api/whoami-v2")
-async def _whoami(_: web.Request) -> web.Response:
-    return _json({"type": "user", "name": "local", "orgs": [], "auth": {"type": "access_token"}})
 
 
 @_routes.post("/api/validate-yaml")
@@ -120,7 +117,7 @@ async def _tree(request: web.Request) -> web.Response:
     above = f"{folder}/" if folder else ""
     entries = [entry for path, entry in commit["entries"].items() if path.startswith(above)]
     if folder and not entries:
-        raise RefusedError(404, f"no folder {folder}", "EntryNotFound")
+        raise RefusedError(404, f"no folder {folder!r}", "EntryNotFound")
     if query.get("recursive") != "true":
         entries = [entry for entry in entries if entry["path"].count("/") == above.count("/")]
     page = entries[start : start + _PAGE_FILES]
@@ -223,7 +220,7 @@ async def _merge(request: web.Request) -> web.Response:
 async def _resolve(request: web.Request) -> web.StreamResponse:
     commit, path = _commit_at(request), request.match_info["path"]
     if path not in commit["files"]:
-        raise RefusedError(404, f"no file {path}", "EntryNotFound")
+        raise RefusedError(404, f"no file {path!r}", "EntryNotFound")
     file = commit["files"][path]
     # The client takes the linked tag before `ETag`, which aiohttp makes of a file's time.
     headers = {"X-Repo-Commit": commit["oid"], "X-Linked-ETag": file.get("lfs", file)["oid"]}
@@ -231,15 +228,15 @@ async def _resolve(request: web.Request) -> web.StreamResponse:
     return web.FileResponse(request.app[_STORE].content(file["sha256"]), headers=headers)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m millrace.common.hub.server")
-    parser.add_argument("folder", type=Path, help="what the upload step filled, or a new one")
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("folder", type=Path, help="what an upload step filled, or a new one")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
-    args = parser.parse_args()
-    with serve(args.folder, args.port) as endpoint, contextlib.suppress(KeyboardInterrupt):
+    args = parser.parse_args(argv)
+    with serve(args.folder, args.port) as endpoint:
         print(endpoint, flush=True)
         signal.pause()
-    return 0
 
 
 if __name__ == "__main__":

@@ -201,15 +201,14 @@ class Repository:
         with self.store.partial() as partial:
             partial.write_bytes(data)
             self.store.add(partial, sha256, len(data))
-        return {"type": "file", "path": path, "size": len(data), "oid": _git_oid(data), "sha256": sha256}
+        oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        return {"type": "file", "path": path, "size": len(data), "oid": oid, "sha256": sha256}
 
     def _pointer(self, path: str, sha256: str) -> dict:
-        """A file that was uploaded before the commit, as the Hub lists it."""
+        """A file that was uploaded before the commit, as the Hub lists it; its `oid` is not git's."""
         size = self.store.content(sha256).stat().st_size
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
-        lfs = {"oid": sha256, "size": size, "pointerSize": len(pointer)}
-        file = {"type": "file", "path": path, "size": size, "oid": _git_oid(pointer), "sha256": sha256}
-        return file | {"lfs": lfs}
+        lfs = {"oid": sha256, "size": size, "pointerSize": 134}
+        return {"type": "file", "path": path, "size": size, "oid": sha256[:40], "sha256": sha256, "lfs": lfs}
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -229,7 +228,3 @@ def _read_commit(path: Path) -> dict:
     entries = commit["files"] | {name: folder | {"path": name} for name in folders}
     last = {"id": path.stem, "title": commit["title"], "date": commit["date"]}
     return commit | {"last": last, "entries": {name: entries[name] for name in sorted(entries)}}
-
-
-def _git_oid(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

@@ -14,7 +14,13 @@ from millrace.speech.names import safe_name
 from millrace.speech.shards.plan import FIELD_TYPES
 
 # The Hub's classes of size, by the first number of samples that is too large for them.
-_SIZES = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M")]
+_SIZES = [
+    (10**3, "n<1K"),
+    (10**4, "1K<n<10K"),
+    (10**5, "10K<n<100K"),
+    (10**6, "100K<n<1M"),
+    (10**7, "1M<n<10M"),
+]
 _NO_CONFIG_NAME = re.compile(r'[<>:/\\|?*"]')  # what `datasets` refuses, and a quote
 
 _BODY = """
@@ -93,7 +99,12 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     path = path_in_repository(first["shard"], first["split"])
     folder = path.rpartition("/")[0]
     example = {"repo": repo, "config": configs[0][0]["config_name"], "split": first["split"]}
-    example |= {"shard": path, "pattern": f"{folder}/*", "format": first["format"], "rate": int(first["sample_rate"])}
+    example |= {
+        "shard": path,
+        "pattern": f"{folder}/*",
+        "format": first["format"],
+        "rate": int(first["sample_rate"]),
+    }
     totals = {"samples": samples, "hours": shards["seconds"].sum() / 3600, "shards": len(shards)}
     texts = {name: json.dumps(text, ensure_ascii=False) for name, text in example.items()}
     body = _BODY.format(title=repo, table=_table(shards), glob=f"{folder}/*.tar", **totals, **texts)

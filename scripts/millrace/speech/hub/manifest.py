@@ -68,7 +68,9 @@ def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str 
     result = []
     for number, row, _ in jsonl.lines(manifest):
         file = ShardFile.parse(Path(row["path"]).name) if isinstance(row, dict) and "path" in row else None
-        if file is None or row["path"] != path_in_repository(shard := _shard(file), row["path"].split("/")[-2]):
+        if file is None or row["path"] != path_in_repository(
+            shard := _shard(file), row["path"].split("/")[-2]
+        ):
             raise Damaged(manifest, f"line {number} names no shard")
         result.append(File(row["path"], row["size"], row["sha256"], Path(shards_dir) / shard))
     texts = {NAME: manifest, "README.md": card}
