@@ -72,7 +72,7 @@ for example in sys.argv[2:]:
 
 @pytest.fixture(scope="module")
 def loaded(published, tmp_path_factory) -> list[str]:
-    """What a client prints that knows nothing but the Hub's address: all samples, then what the card's examples do."""
+    """What a client prints that knows only the Hub's address: all samples, then the card's examples."""
     folder, _ = published
     examples = re.findall(r"```python\n(.*?)```", (folder / "hub/README.md").read_text(), re.S)
     with serve(folder / "server") as endpoint:
@@ -135,7 +135,7 @@ def test_the_difference_is_printed_and_nothing_is_sent(tmp_path, capsys):
     write_corpus(tmp_path, {"norway": ("train", "test"), "malta": ("train",)}, samples=1)
     diff = tmp_path / "diff.txt"
     assert publish(tmp_path, "--diff", result=diff) == 0
-    assert "which does not exist yet:\nadd    5 files" in capsys.readouterr().out
+    assert "which does not exist yet:\ndelete nothing\nadd 5 files" in capsys.readouterr().out
     assert not list((tmp_path / "server").rglob("main"))
 
     assert publish(tmp_path) == 0
@@ -146,7 +146,7 @@ def test_the_difference_is_printed_and_nothing_is_sent(tmp_path, capsys):
     lines = said.splitlines()
     assert said == diff.read_text() and lines[0].startswith("me/speech on local, at commit ")
     counts = [tuple(line.split()[:2]) for line in lines[1:] if line[0] != " "]
-    assert counts == [("add", "1"), ("change", "3"), ("delete", "2"), ("keep", "nothing")]
+    assert counts == [("delete", "2"), ("add", "1"), ("change", "3"), ("keep", "nothing")]
     assert "  data/malta/train/malta-train-1-00000.tar (10,240 bytes)" in lines
     assert sorted((tmp_path / "server").rglob("*")) == before
 
@@ -173,7 +173,7 @@ def test_deletes_are_refused_above_the_share_and_allowed_by_a_flag(tmp_path, cap
         ({"endpoint": "http://example.org"}, "not the address of a Hub"),
         ({"endpoint": "http://127.0.0.1.example.org"}, "not the address of a Hub"),
         ({"endpoint": "ftp://localhost"}, "not the address of a Hub"),
-        ({"endpoint": "https://me:hf_x@example.org"}, "Tokens belong into HF_TOKEN"),
+        ({"endpoint": "https://me:hf_x@example.org"}, "tokens belong into HF_TOKEN"),
     ],
 )
 def test_bad_names_and_addresses_are_refused(tmp_path, capsys, changes, words):

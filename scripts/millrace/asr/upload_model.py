@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from importlib import metadata
 from pathlib import Path
 
 from millrace.asr.hub import card
-from millrace.common import atomic, cli, jsonl
+from millrace.common import atomic, cli
 from millrace.common.hub import repository
 from millrace.common.hub.plan import File
 from millrace.common.hub.publish import publish
@@ -22,38 +21,23 @@ def make_parser() -> argparse.ArgumentParser:
     repository.add_flags(parser)
     add("--licence", default="", help="the Hub's name of a licence, such as apache-2.0")
     add("--card", required=True, help="output: README.md of the repository")
-    add("--receipt", required=True, help="output: the commit, and SHA-256 and size of every file (JSON)")
+    add("--receipt", required=True, help="output: commit, SHA-256 and size of every file (JSON)")
     return parser
 
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    metrics, folder = jsonl.read(args.metrics), Path(args.metrics).parent
-    files = card.files(folder / "model")
-    buckets, run = jsonl.read(args.bucket_config), jsonl.read(folder / "run.json")["run"]
-    config = jsonl.read(folder / "model/config.json")
-    languages = card.languages(Path(args.bucket_config), buckets)
-    text = card.render(args.repo, args.licence, _commit(), metrics, buckets, run, config, languages)
+    metrics = Path(args.metrics)
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "no commit"
+    text = card.render(args.repo, args.licence, commit, metrics, Path(args.bucket_config))
     atomic.write_text(args.card, text)
-    files.append(File.of("README.md", text.encode()))
+    files = [*card.files(metrics.parent / "model"), File.of("README.md", text.encode())]
     with repository.connected(args, "model") as hub:
         publish(hub, files)
-    atomic.write_json(args.receipt, repository.receipt(hub, files))
+    atomic.write_json(args.receipt, hub.receipt(files))
     cli.log.info("%s: %d files at commit %s", args.repo, len(files), hub.head)
-
-
-def _commit() -> str:
-    """The commit of this clone; of an installed package its version."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        pass
-    try:
-        return f"version {metadata.version('millrace')}"
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 if __name__ == "__main__":

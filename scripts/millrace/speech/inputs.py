@@ -17,7 +17,7 @@ DIFF = "results/speech/hub/diff.txt"
 
 
 class SpeechInputs:
-    """Input functions and parameters of the lane's rules, over the partitions of this parse; `hub`: speech.hub."""
+    """Input functions and parameters of the rules, over the partitions of this parse; `hub`: speech.hub."""
 
     def __init__(self, sources: Sources, hub: dict[str, Any]) -> None:
         self.sources, self.hub = sources, {**hub, "repo": hub["repo"] or "local/speech"}

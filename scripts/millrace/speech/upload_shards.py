@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
             atomic.write_text(args.result, text)
             return print(text, end="", flush=True)
         publish(hub, files, partial(Plan.check_deletes, most=most, remedy=remedy))
-    atomic.write_json(args.result, repository.receipt(hub, files))
+    atomic.write_json(args.result, hub.receipt(files))
     cli.log.info("%s: %d files at commit %s", args.repo, len(files), hub.head)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from millrace.common import atomic, cli
+from millrace.common import atomic, cli, jsonl
 from millrace.speech.hub import card, manifest
 
 
@@ -28,7 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     shards = manifest.shards(args.index)
-    atomic.write_bytes(args.manifest, manifest.content(manifest.rows(shards, args.shards_dir)))
+    jsonl.write_lines(args.manifest, manifest.rows(shards, args.shards_dir))
     atomic.write_text(args.card, card.render(shards, args.repo, args.licence))
     cli.log.info("%d shards, %d samples", len(shards), shards["samples"].sum())
 

@@ -1,4 +1,4 @@
-"""The `hub` section of a lane's config as flags of its steps; the workflow's parse runs it, so nothing heavy."""
+"""The `hub` section of a lane's config as flags of its steps; every parse runs it, so nothing heavy."""
 
 from __future__ import annotations
 

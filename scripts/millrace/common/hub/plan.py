@@ -13,14 +13,13 @@ from typing import Any
 from millrace.common.errors import MillraceError, counted
 
 # All that is published has such a path; only what lies below DATA is ever deleted.
-PATH = re.compile(r"(?!\.)[\w.%~+-]+(/(?!\.)[\w.%~+-]+)*", re.ASCII)
-DATA = "data/"
-_NAMED = 10  # files that a diff names of each kind
+PATH, DATA = re.compile(r"(?!\.)[\w.%~+-]+(/(?!\.)[\w.%~+-]+)*", re.ASCII), "data/"
+_NAMED = 10  # files of each kind that a difference names
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to publish: its path in the repository, size, SHA-256, and the file that holds it, or its bytes."""
+    """A file to publish: its path in the repository, bytes, SHA-256, and where it lies, or its content."""
 
     path: str
     size: int
@@ -29,63 +28,47 @@ class File:
 
     @classmethod
     def of(cls, path: str, source: Path | bytes) -> File:
-        """Read the size and digest off the source."""
+        """Read size and digest off the source."""
         if isinstance(source, bytes):
             return cls(path, len(source), hashlib.sha256(source).hexdigest(), source)
         with open(source, "rb") as handle:
-            return cls(
-                path, os.path.getsize(source), hashlib.file_digest(handle, "sha256").hexdigest(), source
-            )
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        return cls(path, os.path.getsize(source), digest, source)
 
     def is_same(self, entry: Any) -> bool:
-        """Whether the file of a remote tree (huggingface_hub's RepoFile) has these bytes.
-
-        Of large files the tree has the SHA-256; of the others git's SHA-1, for which small files are read.
-        """
-        if entry.size != self.size:
-            return False
-        if entry.lfs:
-            return entry.lfs.sha256 == self.sha256
+        """Whether a file of the remote tree has these bytes; of a small one git's SHA-1 is all there is."""
+        if entry.size != self.size or entry.lfs:
+            return entry.size == self.size and entry.lfs.sha256 == self.sha256
         content = self.source if isinstance(self.source, bytes) else self.source.read_bytes()
         return entry.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @dataclass
 class Plan:
-    """Files to add and to change; (path, size) of what to delete and of what stays below DATA."""
+    """What to add, change and keep; (path, size) of what to delete; how many files are below DATA now."""
 
     adds: list[File] = field(default_factory=list)
     changes: list[File] = field(default_factory=list)
-    deletes: list[tuple[str, int]] = field(default_factory=list)
     same: list[File] = field(default_factory=list)
-    remote_data: int = 0  # files that are below DATA now
+    deletes: list[tuple[str, int]] = field(default_factory=list)
+    remote_data: int = 0
 
     @property
     def sends(self) -> list[File]:
         return self.adds + self.changes
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.sends and not self.deletes
-
-    def _groups(self) -> dict[str, list[tuple[str, int]]]:
-        sends = {"add": self.adds, "change": self.changes}
-        groups = {word: [(file.path, file.size) for file in files] for word, files in sends.items()}
-        return {**groups, "delete": self.deletes, "keep": [(file.path, file.size) for file in self.same]}
-
-    def summary(self) -> str:
-        """One line, such as `add 2 files (1.2 MB), change none, …`."""
-        groups = self._groups().items()
-        return ", ".join(f"{word} {_amount(files)}" for word, files in groups)
-
-    def lines(self) -> list[str]:
-        """Counts and bytes of each kind, and the names of the first files that would change."""
+    def lines(self, named: int = _NAMED) -> list[str]:
+        """Files and bytes of each kind, and the names of the first `named` that would change."""
+        kinds = {"add": self.adds, "change": self.changes, "keep": self.same}
+        groups = {kind: [(file.path, file.size) for file in files] for kind, files in kinds.items()}
         lines = []
-        for word, files in self._groups().items():
-            lines.append(f"{word:<7}{_amount(files)}")
-            named = files[:_NAMED] if word != "keep" else []
-            lines += [f"  {path} ({size:,} bytes)" for path, size in named]
-            lines += [f"  and {len(files) - _NAMED} more"] if named and len(files) > _NAMED else []
+        for kind, group in ({"delete": self.deletes} | groups).items():
+            size = sum(size for _, size in group)
+            count = f"{counted(len(group), 'file')} ({size:,} bytes)" if group else "nothing"
+            lines.append(f"{kind} {count}")
+            shown = group[:named] if kind != "keep" else []
+            lines += [f"  {path} ({size:,} bytes)" for path, size in shown]
+            lines += [f"  and {len(group) - named} more"] if shown and len(group) > named else []
         return lines
 
     def check_deletes(self, most: float, remedy: str) -> None:
@@ -96,21 +79,16 @@ class Plan:
 
 
 def make(files: Iterable[File], tree: Iterable[Any]) -> Plan:
-    """Compare the files with the repository's (RepoFile, by path, size and digest).
+    """Compare the files with those of the repository (huggingface_hub's RepoFile).
 
-    Below DATA nothing but `files` stays; what else lies in the repository is not ours, and is left alone.
+    Below DATA nothing but `files` is to stay; what else lies in the repository is left alone.
     """
     plan, remote = Plan(), {entry.path: entry for entry in tree}
     plan.remote_data = sum(path.startswith(DATA) for path in remote)
     for file in files:
-        if not PATH.fullmatch(file.path) or ".." in file.path:
+        if not PATH.fullmatch(file.path):
             raise MillraceError("not a path that can be published", repr(file.path))
         entry = remote.pop(file.path, None)
         (plan.adds if entry is None else plan.same if file.is_same(entry) else plan.changes).append(file)
     plan.deletes = [(path, entry.size) for path, entry in sorted(remote.items()) if path.startswith(DATA)]
     return plan
-
-
-def _amount(files: list[tuple[str, int]]) -> str:
-    size = sum(size for _, size in files)
-    return f"{counted(len(files), 'file')} ({size / 1e6:,.1f} MB)" if files else "nothing"

@@ -1,12 +1,11 @@
-"""The published manifest: a line for every shard with its path in the repository, digest, size and contents."""
+"""The published manifest: for every shard its path in the repository, SHA-256, size, samples and seconds."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,24 +17,23 @@ from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import ShardFile
 from millrace.speech.shards.index import read_facts
 
-NAME = "manifest.jsonl"
+CARD, NAME = "README.md", "manifest.jsonl"
 _BY = ["shard", "country", "language", "split", "sample_rate", "format"]
 
 
 def shards(index: str | os.PathLike) -> pd.DataFrame:
     """A row for every shard of the merged index, in the order of countries, splits and shards: columns _BY,
     `samples`, `seconds`, and `<rate>_sum` and `<rate>_count` of the known cer and wer."""
-    rates = [(rate, kind) for rate in ("cer", "wer") for kind in ("sum", "count")]
-    sums = [("duration_seconds", "sum"), ("duration_seconds", "count"), *rates]
-    names = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
+    sums = [(name, kind) for name in ("duration_seconds", "cer", "wer") for kind in ("sum", "count")]
+    tables = []
     with own_file(index), pq.ParquetFile(index) as file:
-        tables = []
         for number in range(file.num_row_groups):
+            names = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
             rows = file.read_row_group(number, names).to_pandas()
-            rows["format"] = rows.pop("member").str.rpartition(".")[2]
+            rows["format"] = [name.rpartition(".")[2] for name in rows.pop("member")]
             table = pa.Table.from_pandas(rows, preserve_index=False)
             tables.append(table.group_by(_BY, use_threads=False).aggregate(sums))
-    if not tables:
+    if not sum(table.num_rows for table in tables):
         raise MillraceError("no segment is in a shard", str(index), "There is nothing to publish yet")
     rows = pa.concat_tables(tables).to_pandas().groupby(_BY, as_index=False).sum()
     rows = rows.rename(columns={"duration_seconds_sum": "seconds", "duration_seconds_count": "samples"})
@@ -43,44 +41,37 @@ def shards(index: str | os.PathLike) -> pd.DataFrame:
     return rows.assign(order=order).sort_values(["country", "order", "shard"], ignore_index=True)
 
 
-def path_in_repository(shard: str, split: str) -> str:
+def published_path(shard: str, split: str) -> str:
     """Where a shard of the index goes; raises MillraceError for a name that is none of ours."""
     file = ShardFile.parse(Path(shard).name)
-    if file is None or shard != f"{file.partition.country}/{file.partition.folder}/{file.shard}.tar":
+    if file is None or shard != _shard(file):
         raise MillraceError("not the path of a shard", repr(shard), "Run the workflow again")
     return f"{DATA}{file.partition.country}/{split}/{file.shard}.tar"
-
-
-def rows(table: pd.DataFrame, shards_dir: str | os.PathLike) -> Iterator[dict]:
-    """The manifest's rows; digests are those that stand beside the tars, which are not read."""
-    for row in table.itertuples():
-        path, tar = path_in_repository(row.shard, row.split), Path(shards_dir) / row.shard
-        size, sha256 = read_facts(tar) or (None, None)
-        if not tar.is_file() or sha256 is None or tar.stat().st_size != size:
-            remedy = "Run `snakemake speech_shards --forcerun speech_create_shards`"
-            raise MillraceError("the shard is missing, or not as it was written", str(tar), remedy)
-        facts = {"samples": int(row.samples), "seconds": round(float(row.seconds), 6)}
-        yield {"path": path, "sha256": sha256, "size": size, **facts}
-
-
-def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str | os.PathLike) -> list[File]:
-    """What is published: the files that the manifest names, of the folder of the shards; itself, and the card."""
-    result = []
-    for number, row, _ in jsonl.lines(manifest):
-        file = ShardFile.parse(Path(row["path"]).name) if isinstance(row, dict) and "path" in row else None
-        if file is None or row["path"] != path_in_repository(
-            shard := _shard(file), row["path"].split("/")[-2]
-        ):
-            raise Damaged(manifest, f"line {number} names no shard")
-        result.append(File(row["path"], row["size"], row["sha256"], Path(shards_dir) / shard))
-    texts = {NAME: manifest, "README.md": card}
-    return result + [File.of(name, Path(path).read_bytes()) for name, path in texts.items()]
 
 
 def _shard(file: ShardFile) -> str:
     return f"{file.partition.country}/{file.partition.folder}/{file.shard}.tar"
 
 
-def content(rows: Iterable[dict]) -> bytes:
-    """The manifest as a file."""
-    return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+def rows(table: pd.DataFrame, shards_dir: str | os.PathLike) -> Iterator[dict]:
+    """The manifest's rows; digests are those that stand beside the tars, which are not read."""
+    for row in table.itertuples():
+        tar = Path(shards_dir) / row.shard
+        size, sha256 = read_facts(tar) or (None, None)
+        if sha256 is None or not tar.is_file() or tar.stat().st_size != size:
+            remedy = "Run `snakemake speech_shards --forcerun speech_create_shards`"
+            raise MillraceError("the shard is missing, or not as it was written", str(tar), remedy)
+        facts = {"samples": int(row.samples), "seconds": round(float(row.seconds), 6)}
+        yield {"path": published_path(row.shard, row.split), "sha256": sha256, "size": size, **facts}
+
+
+def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str | os.PathLike) -> list[File]:
+    """What is published: manifest, card, and the shards that the manifest names, in `shards_dir`."""
+    result = [File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))]
+    for number, row, _ in jsonl.lines(manifest):
+        path = str(row.get("path")) if isinstance(row, dict) else ""
+        file = ShardFile.parse(Path(path).name)
+        if file is None or path != published_path(_shard(file), Path(path).parent.name):
+            raise Damaged(manifest, f"line {number} names no shard")
+        result.append(File(path, row["size"], row["sha256"], Path(shards_dir) / _shard(file)))
+    return result
