@@ -27,17 +27,8 @@ from aiohttp import web
 from millrace.common.hub.server import serve
 from millrace.common.hub.store import Repository, Store
 
-WORDS = (
-    "create",
-    "tree",
-    "paths-info",
-    "validate-yaml",
-    "preupload",
-    "batch",
-    "xet-write-token",
-    "commit",
-    "merge",
-)
+WORDS = ("create", "tree", "paths-info", "validate-yaml", "preupload", "batch", "xet-write-token", "commit")
+WORDS += ("merge", "resolve")
 LANDED = 504
 Fault = int | str | Callable[[], object]
 
@@ -85,17 +76,17 @@ class Faults:
 
 
 def route_of(request: web.Request) -> str:
-    """A word for what is asked: one of WORDS, put, join, resolve or info."""
+    """A word for what is asked, such as info, put or one of WORDS."""
     if request.path.startswith("/lfs/"):
-        return "put" if request.method == "PUT" else "join"
-    return next((word for word in (*WORDS, "resolve") if word in request.path.split("/")), "info")
+        return "put"
+    return next((word for word in WORDS if word in request.path.split("/")), "info")
 
 
 @contextlib.contextmanager
-def faulty(folder: Path, port: int = 0, **options) -> Iterator[tuple[str, Faults]]:
+def faulty(folder: Path, port: int = 0) -> Iterator[tuple[str, Faults]]:
     """A server with planned faults in this process: (endpoint, faults)."""
     faults = Faults()
-    with serve(folder, port, middlewares=[faults.answer], **options) as endpoint:
+    with serve(folder, port, middlewares=[faults.answer]) as endpoint:
         yield endpoint, faults
 
 

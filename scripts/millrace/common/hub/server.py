@@ -1,7 +1,7 @@
 """A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and nothing more.
 
-    python -m millrace.common.hub.server results/speech/hub/local --port 8017
-    HF_ENDPOINT=http://127.0.0.1:8017 python -c "import datasets; datasets.load_dataset('me/speech', 'xx')"
+    python -m millrace.common.hub.server results/speech/hub/server --port 8017
+    HF_ENDPOINT=http://127.0.0.1:8017 python    # datasets.load_dataset("local/speech", "malta")
 
 It knows no users: a token is not looked at and not written anywhere. Only programs of this machine reach it.
 """
@@ -21,27 +21,22 @@ from aiohttp import web
 
 from millrace.common import cli
 from millrace.common.errors import MillraceError
-from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
+from millrace.common.hub.store import BRANCH, NEW_PULL_REQUEST, RefusedError, Repository, Store
 
 _PAGE_FILES, _MAX_COMMIT_BYTES = 1000, 256 << 20
 # As on the Hub: small texts go into the commit, all else is uploaded before it.
 _TEXTS, _MAX_TEXT_BYTES = (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes"), 10 << 20
-_STORE, _PART_BYTES = web.AppKey("store", Store), web.AppKey("part_bytes", int)
+_STORE = web.AppKey("store", Store)
 _NAME = "{name:[^/]+/[^/]+}"
 _API = f"/api/{{kind:datasets|models}}/{_NAME}"
 _routes = web.RouteTableDef()
 
 
 @contextlib.contextmanager
-def serve(
-    folder: str | Path, port: int = 0, part_bytes: int = 64 << 20, middlewares: Sequence = ()
-) -> Iterator[str]:
-    """Serve the Hub in `folder` from a thread; yields its endpoint, `http://127.0.0.1:PORT`.
-
-    Files larger than `part_bytes` are uploaded in parts of that size.
-    """
+def serve(folder: str | Path, port: int = 0, middlewares: Sequence = ()) -> Iterator[str]:
+    """Serve the Hub in `folder` from a thread; yields its endpoint, `http://127.0.0.1:PORT`."""
     app = web.Application(client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals])
-    app[_STORE], app[_PART_BYTES] = Store(folder), part_bytes
+    app[_STORE] = Store(folder)
     app.add_routes(_routes)
     loop, runner = asyncio.new_event_loop(), web.AppRunner(app, access_log=None, shutdown_timeout=1)
     loop.run_until_complete(runner.setup())
@@ -70,6 +65,8 @@ async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
     except RefusedError as error:
         headers = {"X-Error-Code": error.code} if error.code else {}
         return _json({"error": str(error)}, status=error.status, headers=headers)
+    except ConnectionResetError:  # the client has gone; nobody reads this
+        return web.Response(status=400)
 
 
 def _repository(request: web.Request) -> Repository:
@@ -107,7 +104,7 @@ async def _info(request: web.Request) -> web.Response:
     repository, commit = _repository(request), _commit_at(request)
     answer = {"id": repository.name, "sha": commit["oid"], "lastModified": commit["date"], "tags": []}
     files = [] if "expand" in request.query else [{"rfilename": path} for path in commit["files"]]
-    return _json(answer | {"private": repository.is_private(), "siblings": files})
+    return _json(answer | {"private": repository.is_private, "siblings": files})
 
 
 @_routes.get(f"{_API}/tree/{{revision}}{{path:(/.*)?}}")
@@ -122,7 +119,8 @@ async def _tree(request: web.Request) -> web.Response:
         entries = [entry for entry in entries if entry["path"].count("/") == above.count("/")]
     page = entries[start : start + _PAGE_FILES]
     if query.get("expand") == "true":
-        page = [entry | {"lastCommit": commit["last"]} for entry in page]
+        last = {"id": commit["oid"], "title": commit["title"], "date": commit["date"]}
+        page = [entry | {"lastCommit": last} for entry in page]
     more = start + _PAGE_FILES < len(entries)
     link = f'<{request.url.update_query(cursor=start + _PAGE_FILES)}>; rel="next"'
     return _json(page, headers={"Link": link} if more else {})
@@ -147,51 +145,32 @@ async def _preupload(request: web.Request) -> web.Response:
     return _json({"files": answers})
 
 
-@_routes.get(f"{_API}/xet-{{access:read|write}}-token/{{revision}}")
+@_routes.get(f"{_API}/xet-write-token/{{revision}}")
 async def _xet_token(request: web.Request) -> web.Response:
     """Send hf_xet to a folder of this machine; a token it must have, though nobody asks for it."""
-    answer = {"casUrl": f"local://{request.app[_STORE].xet}", "accessToken": "none", "exp": 1 << 40}
-    names = ("X-Xet-Cas-Url", "X-Xet-Access-Token", "X-Xet-Token-Expiration")
-    return _json(answer, headers=dict(zip(names, map(str, answer.values()), strict=True)))
+    return _json({"casUrl": f"local://{request.app[_STORE].xet}", "accessToken": "none", "exp": 1 << 40})
 
 
 @_routes.post(f"/{{kind:datasets}}/{_NAME}.git/info/lfs/objects/batch")
 @_routes.post(f"/{_NAME}.git/info/lfs/objects/batch")
 async def _lfs_batch(request: web.Request) -> web.Response:
-    answers, part_bytes = [], request.app[_PART_BYTES]
-    for wanted in (await request.json())["objects"]:
-        answers.append({"oid": wanted["oid"], "size": wanted["size"]})
-        if not request.app[_STORE].content(wanted["oid"]).exists():
-            url = f"{request.url.origin()}/lfs/{wanted['oid']}/{wanted['size']}"
-            upload: dict = {"href": f"{url}/0"}
-            if wanted["size"] > part_bytes:
-                parts = range(1, -(-wanted["size"] // part_bytes) + 1)
-                header = {f"{part:05d}": f"{url}/{part}" for part in parts}
-                upload = {"href": url, "header": header | {"chunk_size": str(part_bytes)}}
-            answers[-1]["actions"] = {"upload": upload}
+    answers = (await request.json())["objects"]
+    for answer in answers:
+        if not request.app[_STORE].content(answer["oid"]).exists():
+            url = f"{request.url.origin()}/lfs/{answer['oid']}/{answer['size']}"
+            answer["actions"] = {"upload": {"href": url}}
     return _json({"transfer": "basic", "objects": answers})
 
 
-@_routes.put("/lfs/{sha256}/{size:[0-9]+}/{part:[0-9]+}")
+@_routes.put("/lfs/{sha256}/{size:[0-9]+}")
 async def _put(request: web.Request) -> web.Response:
-    """A whole content (part 0) or a part of one. A body that breaks off raises, and nothing is left of it."""
-    store, sha256, part = request.app[_STORE], request.match_info["sha256"], int(request.match_info["part"])
-    with store.partial() as partial:
-        with open(partial, "wb") as handle:
+    """Take in a content. A body that breaks off raises, and nothing is left of it."""
+    store, path = request.app[_STORE], request.match_info
+    with store.scratch() as folder:
+        with open(partial := Path(folder, "content"), "wb") as handle:
             async for data in request.content.iter_chunked(1 << 20):
                 handle.write(data)
-        if part:
-            partial.replace(store.part(sha256, part))
-        else:
-            await asyncio.to_thread(store.add, partial, sha256, int(request.match_info["size"]))
-    return web.Response(headers={"ETag": str(part)})
-
-
-@_routes.post("/lfs/{sha256}/{size:[0-9]+}")
-async def _join_parts(request: web.Request) -> web.Response:
-    sha256, size = request.match_info["sha256"], int(request.match_info["size"])
-    count = len((await request.json())["parts"])
-    await asyncio.to_thread(request.app[_STORE].join_parts, sha256, size, count)
+        await asyncio.to_thread(store.add, partial, path["sha256"], int(path["size"]))
     return web.Response()
 
 
@@ -201,9 +180,10 @@ async def _commit(request: web.Request) -> web.Response:
     for operation in operations:
         if operation["key"] == "file":
             operation["value"]["content"] = base64.b64decode(operation["value"]["content"])
-    repository, wish, opens_pr = _repository(request), header["value"], "create_pr" in request.query
-    arguments = wish["summary"], wish.get("parentCommit"), operations, request.match_info["ref"], opens_pr
-    oid, ref = await asyncio.to_thread(repository.change, *arguments)
+    repository = _repository(request)
+    ref = NEW_PULL_REQUEST if "create_pr" in request.query else request.match_info["ref"]
+    title, parent = header["value"]["summary"], header["value"].get("parentCommit")
+    oid, ref = await asyncio.to_thread(repository.change, title, parent, operations, ref)
     url = f"{request.url.origin()}/{repository.name}"
     answer = {"success": True, "commitOid": oid, "commitUrl": f"{url}/commit/{oid}"}
     return _json(answer | {"pullRequestUrl": f"{url}/discussions/{ref.rpartition('/')[2]}"})

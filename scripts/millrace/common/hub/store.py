@@ -24,10 +24,10 @@ import orjson
 from millrace.common import atomic
 from millrace.common.hub import xet
 
-BRANCH = "main"
+BRANCH, NEW_PULL_REQUEST = "main", "refs/pr/new"
 _REPOSITORY = re.compile(r"(\w(?:[\w-]|\.(?!\.)){0,95})/(\w(?:[\w-]|\.(?!\.)){0,95})", re.ASCII)
 _PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
-_REF = re.compile(f"{BRANCH}|refs/pr/[0-9]+")
+_REF = re.compile(f"{BRANCH}|refs/pr/([0-9]+|new)")
 # What the Hub itself puts into a new repository.
 _GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
 _ABANDONED_SECONDS = 86400
@@ -50,25 +50,16 @@ class Store:
         self.uploads.mkdir(parents=True, exist_ok=True)
         for path in self.uploads.glob("*"):
             if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path, ignore_errors=True)
 
     def content(self, sha256: str) -> Path:
         if not re.fullmatch("[0-9a-f]{64}", sha256):
             raise RefusedError(400, f"not a SHA-256: {sha256!r}")
         return self.folder / "contents" / sha256[:2] / sha256
 
-    def part(self, sha256: str, part: int) -> Path:
-        return self.uploads / f"{self.content(sha256).name}.{part}"
-
-    @contextlib.contextmanager
-    def partial(self) -> Iterator[Path]:
-        """A file for bytes that are still to be checked; removed if it was not taken in."""
-        handle, name = tempfile.mkstemp(dir=self.uploads)
-        os.close(handle)
-        try:
-            yield Path(name)
-        finally:
-            Path(name).unlink(missing_ok=True)
+    def scratch(self) -> tempfile.TemporaryDirectory:
+        """A folder for bytes that are still to be checked."""
+        return tempfile.TemporaryDirectory(dir=self.uploads)
 
     def add(self, partial: Path, sha256: str, size: int) -> None:
         """Take in a file as the content `sha256`, if it is that."""
@@ -80,24 +71,10 @@ class Store:
         self.content(sha256).parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial, self.content(sha256))
 
-    def join_parts(self, sha256: str, size: int, count: int) -> None:
-        """Take in a content that came in parts; a second time it does nothing."""
-        if self.content(sha256).exists():
-            return
-        parts = [self.part(sha256, part) for part in range(1, count + 1)]
-        with self.partial() as partial:
-            with open(partial, "wb") as target:
-                for part in filter(Path.is_file, parts):
-                    with open(part, "rb") as source:
-                        shutil.copyfileobj(source, target, 1 << 20)
-            self.add(partial, sha256, size)
-        for part in parts:
-            part.unlink(missing_ok=True)
-
     def require(self, sums: set[str]) -> None:
         """Refuse what was not uploaded; what a client has put into the folder of Xet is taken in here."""
         missing = {sha256 for sha256 in sums if not self.content(sha256).exists()}
-        with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
+        with self.scratch() as folder:
             for sha256, path in xet.fetch(self.xet, missing, Path(folder)).items():
                 self.add(path, sha256, path.stat().st_size)
                 missing.remove(sha256)
@@ -112,19 +89,18 @@ class Repository:
         if not _REPOSITORY.fullmatch(name):
             raise RefusedError(400, f"{name!r} is not of the form owner/name")
         self.store, self.name, self.folder = store, name, store.folder / kind / name
+        self.is_private = (self.folder / "private").exists()
 
     def create(self, private: bool) -> bool:
         """Make the repository with a first commit; False if it is there."""
         with self._locked():
             if (self.folder / BRANCH).exists():
                 return False
-            atomic.write_json(self.folder / "settings.json", {"private": private})
+            if private:
+                atomic.write_text(self.folder / "private", "")
             files = {".gitattributes": self._text(".gitattributes", _GITATTRIBUTES)}
             self._write("", "initial commit", files, BRANCH)
             return True
-
-    def is_private(self) -> bool:
-        return orjson.loads((self.folder / "settings.json").read_bytes())["private"]
 
     def commit_at(self, revision: str) -> dict:
         """The commit that the branch, a pull request or an oid names, as `_read_commit` gives it."""
@@ -138,23 +114,17 @@ class Repository:
         return _read_commit(path)
 
     def change(
-        self,
-        title: str,
-        parent: str | None,
-        operations: list[dict],
-        ref: str = BRANCH,
-        opens_pr: bool = False,
+        self, title: str, parent: str | None, operations: list[dict], ref: str = BRANCH
     ) -> tuple[str, str]:
-        """Commit all operations or none, to a ref or to a new pull request: (oid, ref).
-
-        The `key` of an operation: file, lfsFile, deletedFile or deletedFolder.
-        """
+        """Commit all operations, as the client sends them, or none, to a ref: (oid, ref)."""
         for operation in operations:
             if not _PATH.fullmatch(operation["value"]["path"].rstrip("/") + "/"):
                 raise RefusedError(400, f"{operation['value']['path']!r} is not a path inside a repository")
         self.store.require({each["value"]["oid"] for each in operations if each["key"] == "lfsFile"})
         with self._locked():
-            head = self.commit_at(ref)
+            if not _REF.fullmatch(ref):
+                raise RefusedError(400, f"{ref} is not a branch")
+            head = self.commit_at(BRANCH if ref == NEW_PULL_REQUEST else ref)
             if parent not in (None, head["oid"]):
                 raise RefusedError(412, "A commit has happened since. Please refresh and try again.")
             files = dict(head["files"])
@@ -166,15 +136,16 @@ class Repository:
                 elif key == "lfsFile":
                     files[path] = self._pointer(path, value["oid"])
                 else:
-                    above = f"{path}/" if key == "deletedFolder" else "\0"
-                    deleted = [name for name in files if name == path or name.startswith(above)]
-                    if not deleted:
-                        message = f"A file with this name doesn't exist: {path}"
-                        raise RefusedError(404, message, "EntryNotFound")
+                    inside = (name for name in files if name.startswith(f"{path}/"))
+                    deleted = [*inside] if key == "deletedFolder" else [path]
+                    if not deleted or deleted[0] not in files:
+                        raise RefusedError(
+                            404, f"A file with this name doesn't exist: {path}", "EntryNotFound"
+                        )
                     for name in deleted:
                         del files[name]
-            if opens_pr:
-                ref = f"refs/pr/{len(list(self.folder.glob('refs/pr/*'))) + 1}"
+            if ref == NEW_PULL_REQUEST:
+                ref = f"refs/pr/{len(list(self.folder.glob('refs/pr/[0-9]*'))) + 1}"
             return self._write(head["oid"], title, files, ref), ref
 
     def merge(self, ref: str) -> None:
@@ -198,9 +169,9 @@ class Repository:
     def _text(self, path: str, data: bytes) -> dict:
         """A file that came with the commit, as the Hub lists it."""
         sha256 = hashlib.sha256(data).hexdigest()
-        with self.store.partial() as partial:
-            partial.write_bytes(data)
-            self.store.add(partial, sha256, len(data))
+        with self.store.scratch() as folder:
+            Path(folder, "text").write_bytes(data)
+            self.store.add(Path(folder, "text"), sha256, len(data))
         oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         return {"type": "file", "path": path, "size": len(data), "oid": oid, "sha256": sha256}
 
@@ -221,10 +192,9 @@ class Repository:
 
 @functools.lru_cache(maxsize=8)
 def _read_commit(path: Path) -> dict:
-    """Oid, title, date, files; `last`: the commit as the Hub lists it; `entries`: files and folders."""
+    """Oid, parent, title, date, files; `entries` has files and folders, sorted."""
     commit = orjson.loads(path.read_bytes()) | {"oid": path.stem}
     folders = {str(above) for name in commit["files"] for above in PurePosixPath(name).parents[:-1]}
     folder = {"type": "directory", "size": 0, "oid": path.stem}
     entries = commit["files"] | {name: folder | {"path": name} for name in folders}
-    last = {"id": path.stem, "title": commit["title"], "date": commit["date"]}
-    return commit | {"last": last, "entries": {name: entries[name] for name in sorted(entries)}}
+    return commit | {"entries": {name: entries[name] for name in sorted(entries)}}

@@ -34,23 +34,20 @@ A number that is not known is -1, a text that is not known is empty. Made with M
 With `datasets`; `data.cast_column({format}, datasets.Audio(sampling_rate={rate}))` decodes the audio, which
 needs `torchcodec` and FFmpeg. The same shard with `webdataset`, and with Python alone:
 
-```python
-import datasets
+{python}import datasets
 
 for sample in datasets.load_dataset({repo}, {config}, split={split}, streaming=True):
     print(sample["json"]["key"], sample["json"]["human_transcript"])
 ```
 
-```python
-import huggingface_hub, webdataset
+{python}import huggingface_hub, webdataset
 
 shard = huggingface_hub.hf_hub_download({repo}, {shard}, repo_type="dataset")
 for sample in webdataset.WebDataset(shard, shardshuffle=False).decode():
     print(sample["json"]["key"], sample["json"]["human_transcript"])
 ```
 
-```python
-import huggingface_hub, json, tarfile
+{python}import huggingface_hub, json, tarfile
 
 with tarfile.open(huggingface_hub.hf_hub_download({repo}, {shard}, repo_type="dataset")) as tar:
     for sample in (json.load(tar.extractfile(name)) for name in tar.getnames() if name.endswith(".json")):
@@ -77,7 +74,7 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     example |= {"shard": published_path(first["shard"], first["split"]), "rate": int(first["sample_rate"])}
     example = {name: json.dumps(value) for name, value in example.items()}
     totals = {"samples": samples, "hours": shards["seconds"].sum() / 3600, "shards": len(shards)}
-    body = _BODY.format(title=repo, table=_table(shards), **totals, **example)
+    body = _BODY.format(python="```python\n", title=repo, table=_table(shards), **totals, **example)
     return f"---\n{''.join(_yaml(name, value) for name, value in facts.items() if value)}---\n{body}"
 
 
