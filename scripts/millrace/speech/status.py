@@ -11,6 +11,9 @@ from millrace.speech.inputs import PARTITIONS
 PAGES = ["results/speech/report/summary.html"]
 _INDEX, _LEDGER = "results/speech/index.parquet", Path("results/speech/ledger.json")
 
+# Steps of which those jobs are known that have begun.
+_HUB = [("write_card", "results/speech/hub/README.md"), ("upload_shards", "results/speech/hub/{}")]
+
 
 def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
@@ -25,6 +28,10 @@ def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
         ("merge_shards", "results/speech/shards/{}_index.parquet", countries),
         ("merge_index", _INDEX, whole),
         ("report_corpus", PAGES[0], whole),
+        *(
+            (step, path, {log.stem: [] for log in Path(f"logs/speech/{step}").glob("*.log")})
+            for step, path in _HUB
+        ),
     ]
 
 
