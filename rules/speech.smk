@@ -313,7 +313,7 @@ rule speech_upload_shards:
     params:
         hub=SPEECH.hub_flags,
     message:
-        "Publish the shards: {wildcards.publication}"
+        "Compare the shards with the Hub, for {wildcards.publication}"
     shell:
         "python -m millrace.speech.upload_shards --card {input.card:q} --manifest {input.manifest:q}"
         " --shards-dir results/speech/shards {params.hub} --result {output.result:q} 2> {log:q}"

@@ -241,8 +241,8 @@ class AsrInputs:
         """The receipts of the published models of all runs, or what comes before them."""
         many, repo = len(self.section["runs"]) > 1, self.section["hub"]["repo"]
         if many and repo and "{run}" not in repo:
-            raise MillraceError(
-                f"asr.hub.repo {repo} would hold each of the runs in turn", "", "Write {run} in it"
+            sys.exit(
+                f"Millrace: asr.hub.repo {repo} would hold each of the runs in turn. Write {{run}} in it"
             )
         names = {METRICS.format(run=run): RECEIPT.format(run=run) for run in self.section["runs"]}
         return [names.get(path, path) for path in self.runs()]

@@ -17,8 +17,8 @@ _PUBLISHED = (".safetensors", ".json", ".txt", ".model", ".jinja")
 _BODY = """
 # {repo}
 
-A model for automatic speech recognition: `{model}`, {parameters:,} parameters, trained with Millrace
-({commit}) for {optimizer_steps:,} steps. {load}
+A model for automatic speech recognition: `{model}`, {parameters:,} parameters, trained for
+{optimizer_steps:,} steps, published by Millrace at commit {commit}. {load}
 
 | Split | Hours | Samples | Loss | CER | WER |
 | --- | ---: | ---: | ---: | ---: | ---: |
@@ -40,7 +40,7 @@ def files(folder: Path) -> list[File]:
 
 
 def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_config: Path) -> str:
-    """The card of a run; a `commit` says which code it was trained with."""
+    """The card of a run; `commit` says which code published it."""
     metrics, buckets = jsonl.read(metrics_path), jsonl.read(bucket_config)
     run = jsonl.read(metrics_path.with_name("run.json"))["run"]
     kind = jsonl.read(metrics_path.parent / "model/config.json").get("model_type", "")
