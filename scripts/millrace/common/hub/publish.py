@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from millrace.common.cli import Progress, log
 from millrace.common.errors import MillraceError
@@ -17,7 +17,6 @@ from millrace.common.hub.repository import Repository, final, retry_after, words
 _FILES, _BYTES = 50, 2_000_000_000  # of a round of uploads
 _CHANGES = 500  # of one commit, for which the Hub has a minute
 _ATTEMPTS, _LONGEST_WAIT, _LONGEST_ASKED = 8, 60.0, 3600.0
-T = TypeVar("T")
 
 
 def publish(
@@ -43,9 +42,7 @@ def difference(repository: Repository, files: Sequence[File], endpoint: str) -> 
     return "\n".join([f"{repository.repo_id} on {endpoint}, {state}:", *lines, ""])
 
 
-def _patiently(
-    name: str, attempt: Callable[[], T], steps: Callable[[], int] = lambda: 0, first_wait: float = 1.0
-) -> T:
+def _patiently(name: str, attempt: Callable, steps: Callable = lambda: 0, first_wait: float = 1.0) -> Any:
     """Try again after errors that pass; `steps` counts successes: a slow Hub is none that is down."""
     failures = before = 0
     while True:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,11 +139,10 @@ def words(error: BaseException) -> str:
     return re.sub(r"\?\S+", "", f"{status} {text}".strip().partition("\n")[0])[:300]
 
 
-def retry_after(error: BaseException | None) -> float:
+def retry_after(error: Any) -> float:
     """Seconds that the Hub asks to wait; 0 if it asks for none."""
     while error is not None:
-        headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
-        with contextlib.suppress(KeyError, ValueError):
-            return float(headers["Retry-After"])
+        with contextlib.suppress(AttributeError, KeyError, ValueError):
+            return float(error.response.headers["Retry-After"])
         error = error.__cause__ or error.__context__
     return 0.0
