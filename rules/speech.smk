@@ -288,12 +288,13 @@ rule speech_write_card:
     resources:
         mem_mb=LANES.memory_mb(4000),
     params:
-        facts=SPEECH.card_flags,
+        repo=SPEECH.hub["repo"],
+        licence=SPEECH.hub["licence"],
     message:
         "Write the card of the corpus"
     shell:
-        "python -m millrace.speech.write_card --index {input.index} --shards-dir results/speech/shards {params.facts}"
-        " --card {output.card} --manifest {output.manifest} 2> {log}"
+        "python -m millrace.speech.write_card --index {input.index} --shards-dir results/speech/shards"
+        " --repo {params.repo:q} --licence {params.licence:q} --card {output.card} --manifest {output.manifest} 2> {log}"
 
 
 rule speech_upload_shards:

@@ -35,9 +35,8 @@ def main(argv: list[str] | None = None) -> None:
     atomic.write_text(args.card, text)
     files = [*card.files(metrics.parent / "model"), File.of("README.md", text.encode())]
     with repository.connected(args, "model") as hub:
-        publish(hub, files)
-    atomic.write_json(args.receipt, hub.receipt(files))
-    cli.log.info("%s: %d files at commit %s", args.repo, len(files), hub.head)
+        receipt = publish(hub, files)
+    atomic.write_json(args.receipt, receipt)
 
 
 if __name__ == "__main__":

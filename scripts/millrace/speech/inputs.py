@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import Any
 
-from millrace.common.hub import flags as hub_flags
+from millrace.common.hub import repository
 from millrace.common.workflow.sources import Sources
 
 PARTITIONS = "results/speech/partitions"
@@ -81,12 +80,7 @@ class SpeechInputs:
             os.unlink(DIFF)
         return [DIFF] if self.partitions else []
 
-    def card_flags(self, wildcards: Any = None) -> str:
-        """What the card says by the config."""
-        return hub_flags.flags(self.hub, "repo", "licence")
-
     def hub_flags(self, wildcards: Any) -> str:
         """Which repository on which Hub; for the comparison that nothing is to be sent."""
-        place = hub_flags.place(self.hub, "results/speech/hub/server")
-        most = hub_flags.flags(self.hub, "max_delete_fraction")
-        return f"{place} {most}{' --diff' if wildcards.publication == Path(DIFF).name else ''}"
+        flags = repository.flags(self.hub, "results/speech/hub/server", "max_delete_fraction")
+        return flags + (" --diff" if DIFF.endswith(wildcards.publication) else "")

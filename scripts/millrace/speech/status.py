@@ -11,9 +11,6 @@ from millrace.speech.inputs import PARTITIONS
 PAGES = ["results/speech/report/summary.html"]
 _INDEX, _LEDGER = "results/speech/index.parquet", Path("results/speech/ledger.json")
 
-# Steps of which those jobs are known that have begun.
-_HUB = [("write_card", "results/speech/hub/README.md"), ("upload_shards", "results/speech/hub/{}")]
-
 
 def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
@@ -21,6 +18,10 @@ def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
     partitions = {name: [f"{PARTITIONS}/{name}.json"] for names in groups.values() for name in names}
     countries = {name: [partitions[each][0] for each in names] for name, names in groups.items()}
     whole = {"all": [path for paths in countries.values() for path in paths]} if groups else {}
+
+    def begun(step: str) -> dict[str, list[str]]:
+        return {log.stem: [] for log in Path(f"logs/speech/{step}").glob("*.log")}
+
     return [
         ("generate_manifest", "results/speech/manifest/partitions/{}/manifest.parquet", partitions),
         ("create_shards", "results/speech/shards/partitions/{}/index.parquet", partitions),
@@ -28,10 +29,8 @@ def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
         ("merge_shards", "results/speech/shards/{}_index.parquet", countries),
         ("merge_index", _INDEX, whole),
         ("report_corpus", PAGES[0], whole),
-        *(
-            (step, path, {log.stem: [] for log in Path(f"logs/speech/{step}").glob("*.log")})
-            for step, path in _HUB
-        ),
+        ("write_card", "results/speech/hub/README.md", begun("write_card")),
+        ("upload_shards", "results/speech/hub/{}", begun("upload_shards")),
     ]
 
 

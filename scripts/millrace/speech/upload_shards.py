@@ -6,11 +6,9 @@ Run it again after any error: it looks at what is there, and what was sent is no
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 from millrace.common import atomic, cli
 from millrace.common.hub import repository
-from millrace.common.hub.plan import Plan
 from millrace.common.hub.publish import difference, publish
 from millrace.speech.hub import manifest
 
@@ -22,16 +20,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--manifest", required=True, help="what write_card wrote of every shard (JSONL)")
     add("--shards-dir", required=True, help="folder that holds the tars")
     repository.add_flags(parser)
-    add(
-        "--max-delete-fraction", type=float, default=0.5, help="most of data/ to delete (default %(default)s)"
-    )
+    add("--max-delete-fraction", type=float, default=0.5, help="of data/ (default %(default)s)")
     add("--allow-delete", action="store_true", help="delete as much as there is to delete")
     add("--diff", action="store_true", help="print what would change, and send nothing")
-    add(
-        "--result",
-        required=True,
-        help="output: commit, SHA-256 and size of every file (JSON); or the difference",
-    )
+    add("--result", required=True, help="output: the receipt (JSON), or what would change")
     return parser
 
 
@@ -39,16 +31,13 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     files = manifest.files(args.manifest, args.card, args.shards_dir)
-    most = 1.0 if args.allow_delete else args.max_delete_fraction
-    remedy = "If that is right: raise speech.hub.max_delete_fraction, or run this step with --allow-delete"
     with repository.connected(args, "dataset") as hub:
         if args.diff:
             text = difference(hub, files, args.endpoint)
             atomic.write_text(args.result, text)
             return print(text, end="", flush=True)
-        publish(hub, files, partial(Plan.check_deletes, most=most, remedy=remedy))
-    atomic.write_json(args.result, hub.receipt(files))
-    cli.log.info("%s: %d files at commit %s", args.repo, len(files), hub.head)
+        receipt = publish(hub, files, 1.0 if args.allow_delete else args.max_delete_fraction)
+    atomic.write_json(args.result, receipt)
 
 
 if __name__ == "__main__":

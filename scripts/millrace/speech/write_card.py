@@ -16,11 +16,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--repo", required=True, help="namespace/name on the Hub, for the examples")
     add("--licence", default="", help="the Hub's name of a licence, such as cc-by-4.0")
     add("--card", required=True, help="output: README.md")
-    add(
-        "--manifest",
-        required=True,
-        help="output: path, SHA-256, size, samples and seconds of every shard (JSONL)",
-    )
+    add("--manifest", required=True, help="output: path, digest and sizes of every shard (JSONL)")
     return parser
 
 

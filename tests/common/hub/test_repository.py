@@ -9,22 +9,15 @@ from huggingface_hub.errors import HfHubHTTPError
 from millrace.common.hub import repository
 
 
-def error(status: int, **headers: str) -> Exception:
+def error(status: int) -> Exception:
     """What the client raises, as it does where files are sent: behind another error."""
     request = httpx2.Request("PUT", "https://example.org/lfs?signature=secret")
-    response = httpx2.Response(status, headers=headers, request=request)
+    response = httpx2.Response(status, request=request)
     wrapped = RuntimeError("Error while uploading")
     wrapped.__cause__ = HfHubHTTPError(
         "failed for url https://example.org/lfs?signature=secret", response=response
     )
     return wrapped
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"), [({"Retry-After": "7"}, 7), ({"Retry-After": "soon"}, 0), ({}, 0)]
-)
-def test_the_hub_says_how_long_to_wait(headers, seconds):
-    assert repository.retry_after(error(429, **headers)) == seconds
 
 
 @pytest.mark.parametrize("status", [408, 409, 412, 429, 500, 503, 504])

@@ -32,8 +32,8 @@ Hours of training by language: {languages}. Settings:
 
 def files(folder: Path) -> list[File]:
     """The files of a model's folder; hidden ones, links and what no model needs are left out."""
-    paths = [path for path in sorted(folder.glob("*")) if path.suffix in _PUBLISHED and path.is_file()]
-    names = {path.name: path for path in paths if not path.is_symlink() and not path.name.startswith(".")}
+    paths = [path for path in sorted(folder.glob("[!.]*")) if path.suffix in _PUBLISHED]
+    names = {path.name: path for path in paths if path.is_file() and not path.is_symlink()}
     if "config.json" not in names:
         raise MillraceError("there is no model here", str(folder), "Train the run: snakemake asr_train")
     return [File.of(name, path) for name, path in names.items()]
@@ -51,36 +51,29 @@ def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_conf
         sums = table.group_by("language", use_threads=False).aggregate([("duration_s", "sum")])
         hours.update({row["language"] or "und": row["duration_s_sum"] / 3600 for row in sums.to_pylist()})
 
-    rows = {
-        "train": {"hours": buckets["total_hours"], "samples": buckets["total_samples"]},
-        **buckets["splits"],
-    }
+    rows = {"train": {"hours": buckets["total_hours"], "samples": buckets["total_samples"]}}
     rates = {"dev": metrics.get("last_evaluation") or {}, "test": metrics.get("test") or {}}
     lines = []
-    for split, row in rows.items():
+    for split, row in (rows | buckets["splits"]).items():
         known = [rates.get(split, {}).get(key) for key in ("loss", "cer", "wer")]
         cells = ["" if value is None else f"{value:.3f}" for value in known]
         lines.append(f"| {split} | {row['hours']:,.2f} | {row['samples']:,} | {' | '.join(cells)} |")
-    native = str(kind).startswith("millrace")
+    is_own = str(kind).startswith("millrace")
     facts = {
         "license": licence or "unknown",
         "pipeline_tag": "automatic-speech-recognition",
-        "library_name": "millrace" if native else "transformers",
+        "library_name": "millrace" if is_own else "transformers",
         "language": sorted(set(hours) - {"und"}),
         "tags": ["speech", "millrace"],
     }
-    body = _BODY.format(
-        **{**metrics, "model": Path(str(metrics["model"])).name},
-        repo=repo,
-        commit=commit,
-        load="`millrace.asr.models.registry.load(folder)` loads a copy."
-        if native
-        else "`transformers` loads it.",
-        table="\n".join(lines),
-        languages=", ".join(f"{name} {amount:,.2f}" for name, amount in sorted(hours.items())),
-        # Numbers and words; a path of this machine is nobody else's business.
-        settings="\n".join(f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key])),
+    head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in facts.items())
+    loader = (
+        "`millrace.asr.models.registry.load(folder)` loads a copy." if is_own else "`transformers` loads it."
     )
-    return (
-        f"---\n{''.join(f'{key}: {json.dumps(value)}{chr(10)}' for key, value in facts.items())}---\n{body}"
-    )
+    body = {"repo": repo, "commit": commit, "load": loader, "table": "\n".join(lines)}
+    body |= {"languages": ", ".join(f"{name} {amount:,.2f}" for name, amount in sorted(hours.items()))}
+    # Numbers and words; a path of this machine is nobody else's business.
+    body |= {
+        "settings": "\n".join(f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key]))
+    }
+    return f"---\n{head}---\n{_BODY.format_map(metrics | {'model': Path(str(metrics['model'])).name} | body)}"

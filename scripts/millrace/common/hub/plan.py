@@ -45,12 +45,12 @@ class File:
 
 @dataclass
 class Plan:
-    """What to add, change and keep; (path, size) of what to delete; how many files are below DATA now."""
+    """What to add, change, keep and delete; how many files are below DATA now."""
 
     adds: list[File] = field(default_factory=list)
     changes: list[File] = field(default_factory=list)
     same: list[File] = field(default_factory=list)
-    deletes: list[tuple[str, int]] = field(default_factory=list)
+    deletes: list[File] = field(default_factory=list)
     remote_data: int = 0
 
     @property
@@ -59,22 +59,25 @@ class Plan:
 
     def lines(self, named: int = _NAMED) -> list[str]:
         """Files and bytes of each kind, and the names of the first `named` that would change."""
-        kinds = {"add": self.adds, "change": self.changes, "keep": self.same}
-        groups = {kind: [(file.path, file.size) for file in files] for kind, files in kinds.items()}
+        kinds = {"delete": self.deletes, "add": self.adds, "change": self.changes, "keep": self.same}
         lines = []
-        for kind, group in ({"delete": self.deletes} | groups).items():
-            size = sum(size for _, size in group)
-            count = f"{counted(len(group), 'file')} ({size:,} bytes)" if group else "nothing"
-            lines.append(f"{kind} {count}")
-            shown = group[:named] if kind != "keep" else []
-            lines += [f"  {path} ({size:,} bytes)" for path, size in shown]
-            lines += [f"  and {len(group) - named} more"] if shown and len(group) > named else []
+        for kind, files in kinds.items():
+            size = sum(file.size for file in files)
+            lines += [
+                f"{kind} {counted(len(files), 'file')} ({size:,} bytes)" if files else f"{kind} nothing"
+            ]
+            if named and kind != "keep":
+                lines += [f"  {file.path} ({file.size:,} bytes)" for file in files[:named]]
+                lines += [f"  and {len(files) - named} more"] if len(files) > named else []
         return lines
 
-    def check_deletes(self, most: float, remedy: str) -> None:
+    def check_deletes(self, most: float) -> None:
         """Raise MillraceError if a larger share of what is below DATA would be deleted than `most`."""
         if len(self.deletes) > most * self.remote_data:
             share = f"{len(self.deletes)} of {self.remote_data} files below {DATA} would be deleted"
+            remedy = (
+                "If that is right: raise speech.hub.max_delete_fraction, or run this step with --allow-delete"
+            )
             raise MillraceError(f"{share}, more than max_delete_fraction {most:g} allows", remedy=remedy)
 
 
@@ -90,5 +93,7 @@ def make(files: Iterable[File], tree: Iterable[Any]) -> Plan:
             raise MillraceError("not a path that can be published", repr(file.path))
         entry = remote.pop(file.path, None)
         (plan.adds if entry is None else plan.same if file.is_same(entry) else plan.changes).append(file)
-    plan.deletes = [(path, entry.size) for path, entry in sorted(remote.items()) if path.startswith(DATA)]
+    plan.deletes = [
+        File(path, remote[path].size, "", b"") for path in sorted(remote) if path.startswith(DATA)
+    ]
     return plan

@@ -6,30 +6,23 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.common.errors import MillraceError
-from millrace.common.hub.plan import File
 
 LOCAL = "local"
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.]))*(?<![-.])"
 _ENDPOINT = re.compile(r"https://[\w.-]+(:\d+)?/?|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/?", re.ASCII)
-_AT_ONCE = 500  # paths of one request
 # What no further attempt mends: status -> what is wrong, what to do.
 _FINAL = {
     400: ("the Hub refuses the request", "Mend what it names, and publish again"),
-    401: (
-        "the Hub accepts no token of yours",
-        "Log in with `hf auth login`, or set HF_TOKEN to one that may write",
-    ),
+    401: ("the Hub accepts no token of yours", "Log in with `hf auth login`, or set HF_TOKEN"),
     402: ("the account's storage is used up", "Free some of it, or extend it"),
     403: ("the token may not do this", "Use one with write access to the repository"),
-    404: (
-        "no such repository, or the token may not see it",
-        "Check `repo`, or use a token with access to it",
-    ),
+    404: ("no such repository, or the token may not see it", "Check `repo`, or use another token"),
     413: ("the Hub takes no files or requests of this size", "Make smaller shards: speech.max_shard_size_gb"),
 }
 
@@ -68,21 +61,22 @@ class Repository:
         return True
 
     def tree(self, paths: Sequence[str] | None = None) -> list[Any]:
-        """The files at the head, or those of `paths` that exist: a request for 1,000 files, or 500 paths."""
+        """The files at the head, by a request for each 1,000; or those of `paths` that exist, by one."""
         from huggingface_hub.hf_api import RepoFile
 
+        place = {**self.name, "revision": self.head}
         if paths is None:
-            entries = list(self.api.list_repo_tree(**self.name, recursive=True, revision=self.head))
+            entries = self.api.list_repo_tree(recursive=True, **place)
         else:
-            parts = [list(paths[start : start + _AT_ONCE]) for start in range(0, len(paths), _AT_ONCE)]
-            pages = [self.api.get_paths_info(**self.name, paths=part, revision=self.head) for part in parts]
-            entries = [entry for page in pages for entry in page]
+            entries = self.api.get_paths_info(paths=list(paths), **place)
         return [entry for entry in entries if isinstance(entry, RepoFile)]
 
-    def receipt(self, files: Sequence[File]) -> dict[str, Any]:
-        """What was published, without times and tokens: the same publication gives the same receipt."""
-        rows = [{"path": file.path, "sha256": file.sha256, "size": file.size} for file in files]
-        return {**self.name, "commit": self.head, "files": rows}
+
+def flags(section: Mapping[str, Any], server_dir: str, *names: str) -> str:
+    """The `hub` section of a lane's config as those of add_flags, and its other keys `names`, for a shell."""
+    keys = ("endpoint", "repo", *names)
+    texts = [f"--{name.replace('_', '-')} {shlex.quote(str(section[name]))}" for name in keys]
+    return " ".join([*texts, *([] if section["private"] else ["--public"]), f"--server-dir {server_dir}"])
 
 
 def add_flags(parser: Any) -> None:
@@ -105,9 +99,7 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
         if endpoint == LOCAL:
             from millrace.common.hub.server import serve
 
-            os.environ.setdefault(
-                "HF_HUB_DISABLE_XET", "1"
-            )  # Xet's store would be a second copy on this disk
+            os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # its store would be a second copy on this disk
             endpoint, token = stack.enter_context(serve(args.server_dir)), False
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
@@ -137,12 +129,3 @@ def words(error: BaseException) -> str:
     text = getattr(error, "server_message", None) or str(error) or type(error).__name__
     status = getattr(getattr(error, "response", None), "status_code", "")
     return re.sub(r"\?\S+", "", f"{status} {text}".strip().partition("\n")[0])[:300]
-
-
-def retry_after(error: Any) -> float:
-    """Seconds that the Hub asks to wait; 0 if it asks for none."""
-    while error is not None:
-        with contextlib.suppress(AttributeError, KeyError, ValueError):
-            return float(error.response.headers["Retry-After"])
-        error = error.__cause__ or error.__context__
-    return 0.0

@@ -118,9 +118,6 @@ async def _tree(request: web.Request) -> web.Response:
     if query.get("recursive") != "true":
         entries = [entry for entry in entries if entry["path"].count("/") == above.count("/")]
     page = entries[start : start + _PAGE_FILES]
-    if query.get("expand") == "true":
-        last = {"id": commit["oid"], "title": commit["title"], "date": commit["date"]}
-        page = [entry | {"lastCommit": last} for entry in page]
     more = start + _PAGE_FILES < len(entries)
     link = f'<{request.url.update_query(cursor=start + _PAGE_FILES)}>; rel="next"'
     return _json(page, headers={"Link": link} if more else {})
@@ -135,13 +132,11 @@ async def _paths_info(request: web.Request) -> web.Response:
 
 @_routes.post(f"{_API}/preupload/{{revision}}")
 async def _preupload(request: web.Request) -> web.Response:
-    present, answers = _commit_at(request)["files"], []
-    for file in (await request.json())["files"]:
-        path = file["path"]
-        mode = "regular" if path.endswith(_TEXTS) and file["size"] <= _MAX_TEXT_BYTES else "lfs"
-        answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False})
-        if path in present:
-            answers[-1]["oid"] = present[path].get("lfs", present[path])["oid"]
+    _commit_at(request)
+    answers = (await request.json())["files"]
+    for file in answers:
+        is_text = file["path"].endswith(_TEXTS) and file["size"] <= _MAX_TEXT_BYTES
+        file |= {"uploadMode": "regular" if is_text else "lfs", "shouldIgnore": False}
     return _json({"files": answers})
 
 
@@ -189,10 +184,22 @@ async def _commit(request: web.Request) -> web.Response:
     return _json(answer | {"pullRequestUrl": f"{url}/discussions/{ref.rpartition('/')[2]}"})
 
 
-@_routes.post(f"{_API}/discussions/{{number:[0-9]+}}/merge")
-async def _merge(request: web.Request) -> web.Response:
-    _repository(request).merge(f"refs/pr/{request.match_info['number']}")
-    return web.Response()
+@_routes.get(f"{_API}/discussions")
+async def _pull_requests(request: web.Request) -> web.Response:
+    repository = _repository(request)
+    rows: list[dict] = []
+    for number, commit in repository.pull_requests().items():
+        rows += [{"num": number, "title": commit["title"], "createdAt": commit["date"], "status": "open"}]
+        rows[-1] |= {"isPullRequest": True, "repo": {"name": repository.name, "type": "dataset"}}
+    return _json({"discussions": rows, "start": 0, "count": len(rows)})
+
+
+@_routes.post(f"{_API}/discussions/{{number:[0-9]+}}/{{event:merge|status}}")
+async def _close(request: web.Request) -> web.Response:
+    path, date = request.match_info, _commit_at(request)["date"]
+    _repository(request).close(int(path["number"]), merge=path["event"] == "merge")
+    event = {"id": "", "type": "status-change", "createdAt": date, "data": {"status": "closed"}}
+    return _json({"newStatus": event})
 
 
 @_routes.get(f"/{{kind:datasets}}/{_NAME}/resolve/{{revision}}/{{path:.+}}")

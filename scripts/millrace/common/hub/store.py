@@ -24,10 +24,10 @@ import orjson
 from millrace.common import atomic
 from millrace.common.hub import xet
 
-BRANCH, NEW_PULL_REQUEST = "main", "refs/pr/new"
+BRANCH, _PULL_REQUESTS, NEW_PULL_REQUEST = "main", "refs/pr", "refs/pr/new"
 _REPOSITORY = re.compile(r"(\w(?:[\w-]|\.(?!\.)){0,95})/(\w(?:[\w-]|\.(?!\.)){0,95})", re.ASCII)
 _PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
-_REF = re.compile(f"{BRANCH}|refs/pr/([0-9]+|new)")
+_REF = re.compile(f"{BRANCH}|{_PULL_REQUESTS}/([0-9]+|new)")
 # What the Hub itself puts into a new repository.
 _GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
 _ABANDONED_SECONDS = 86400
@@ -113,12 +113,10 @@ class Repository:
             raise RefusedError(404, f"{self.name} has no revision {revision}", "RevisionNotFound")
         return _read_commit(path)
 
-    def change(
-        self, title: str, parent: str | None, operations: list[dict], ref: str = BRANCH
-    ) -> tuple[str, str]:
+    def change(self, title: str, parent: str | None, operations: list[dict], ref: str = BRANCH) -> tuple:
         """Commit all operations, as the client sends them, or none, to a ref: (oid, ref)."""
         for operation in operations:
-            if not _PATH.fullmatch(operation["value"]["path"].rstrip("/") + "/"):
+            if not _PATH.fullmatch(f"{operation['value']['path']}/"):
                 raise RefusedError(400, f"{operation['value']['path']!r} is not a path inside a repository")
         self.store.require({each["value"]["oid"] for each in operations if each["key"] == "lfsFile"})
         with self._locked():
@@ -129,34 +127,33 @@ class Repository:
                 raise RefusedError(412, "A commit has happened since. Please refresh and try again.")
             files = dict(head["files"])
             for operation in operations:
-                key, value = operation["key"], operation["value"]
-                path = value["path"].rstrip("/")
-                if key == "file":
+                path, value = operation["value"]["path"], operation["value"]
+                if operation["key"] == "file":
                     files[path] = self._text(path, value["content"])
-                elif key == "lfsFile":
+                elif operation["key"] == "lfsFile":
                     files[path] = self._pointer(path, value["oid"])
-                else:
-                    inside = (name for name in files if name.startswith(f"{path}/"))
-                    deleted = [*inside] if key == "deletedFolder" else [path]
-                    if not deleted or deleted[0] not in files:
-                        raise RefusedError(
-                            404, f"A file with this name doesn't exist: {path}", "EntryNotFound"
-                        )
-                    for name in deleted:
-                        del files[name]
+                elif files.pop(path, None) is None:
+                    raise RefusedError(404, f"no file {path!r} to delete", "EntryNotFound")
             if ref == NEW_PULL_REQUEST:
-                ref = f"refs/pr/{len(list(self.folder.glob('refs/pr/[0-9]*'))) + 1}"
+                ref = f"{_PULL_REQUESTS}/{max(self.pull_requests(), default=0) + 1}"
             return self._write(head["oid"], title, files, ref), ref
 
-    def merge(self, ref: str) -> None:
-        """Make the files of a pull request those of the branch, if that is where it started."""
+    def pull_requests(self) -> dict[int, dict]:
+        """The last commit of each open pull request, by number."""
+        paths = sorted((self.folder / _PULL_REQUESTS).glob("[0-9]*"))
+        return {int(path.name): self.commit_at(f"{_PULL_REQUESTS}/{path.name}") for path in paths}
+
+    def close(self, number: int, merge: bool) -> None:
+        """Close a pull request; first, on `merge`, make its files the branch's, if that is where it began."""
         with self._locked():
-            head, oid = self.commit_at(BRANCH)["oid"], self.commit_at(ref)["oid"]
-            before = oid
-            while before != head:
+            head, commit = self.commit_at(BRANCH), self.commit_at(ref := f"{_PULL_REQUESTS}/{number}")
+            oid = before = commit["oid"]
+            while merge and before != head["oid"]:
                 if not (before := self.commit_at(before)["parent"]):
                     raise RefusedError(409, f"{ref} does not start at the head of {BRANCH}")
-            atomic.write_text(self.folder / BRANCH, oid)
+            if merge:
+                atomic.write_text(self.folder / BRANCH, oid)
+            (self.folder / ref).unlink()
 
     def _write(self, parent: str, title: str, files: dict[str, dict], ref: str) -> str:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -168,11 +165,13 @@ class Repository:
 
     def _text(self, path: str, data: bytes) -> dict:
         """A file that came with the commit, as the Hub lists it."""
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256, oid = (
+            hashlib.sha256(data).hexdigest(),
+            hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+        )
         with self.store.scratch() as folder:
             Path(folder, "text").write_bytes(data)
             self.store.add(Path(folder, "text"), sha256, len(data))
-        oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         return {"type": "file", "path": path, "size": len(data), "oid": oid, "sha256": sha256}
 
     def _pointer(self, path: str, sha256: str) -> dict:

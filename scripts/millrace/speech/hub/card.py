@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.hub.manifest import published_path
 from millrace.speech.names import safe_name
 from millrace.speech.shards.plan import FIELD_TYPES
@@ -58,7 +57,17 @@ with tarfile.open(huggingface_hub.hf_hub_download({repo}, {shard}, repo_type="da
 
 def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     """The card of a corpus with these shards (millrace.speech.hub.manifest.shards)."""
-    configs = [_config(str(name), rows) for name, rows in shards.groupby("country", sort=False)]
+    configs, infos = [], []
+    for country, rows in shards.groupby("country", sort=False):
+        name = safe_name(country) if _NO_CONFIG_NAME.search(country) else country
+        paths = {row.split: published_path(row.shard, row.split) for row in rows.itertuples()}
+        folders = {split: path.rpartition("/")[0] for split, path in paths.items()}
+        files = [{"split": split, "path": f"{folder}/*.tar"} for split, folder in folders.items()]
+        configs.append({"config_name": name, "data_files": files})
+        # Audio as bytes: declared as audio, nothing could be read where torchcodec or FFmpeg is missing.
+        types = {"__key__": "string", "__url__": "string", **dict.fromkeys(rows["format"], "binary")}
+        features = [*_fields(types), {"name": "json", "struct": _fields(FIELD_TYPES)}]
+        infos.append({"config_name": name, "features": features})
     samples, first = int(shards["samples"].sum()), shards.iloc[0]
     facts: dict[str, Any] = {
         "pretty_name": repo.partition("/")[2],
@@ -67,33 +76,20 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
         "task_categories": ["automatic-speech-recognition"],
         "size_categories": [next((name for limit, name in _SIZES.items() if samples < limit), "n>10M")],
         "tags": ["audio", "speech", "webdataset", "millrace"],
-        "configs": [{"config_name": name, "data_files": files} for name, files, _ in configs],
-        "dataset_info": [{"config_name": name, "features": features} for name, _, features in configs],
+        "configs": configs,
+        "dataset_info": infos,
     }
-    example = {"repo": repo, "config": configs[0][0], "split": first["split"], "format": first["format"]}
-    example |= {"shard": published_path(first["shard"], first["split"]), "rate": int(first["sample_rate"])}
+    example = {"repo": repo, "config": configs[0]["config_name"], "rate": int(first["sample_rate"])}
+    example |= {"shard": published_path(first["shard"], first["split"])}
+    example |= {"split": first["split"], "format": first["format"]}
     example = {name: json.dumps(value) for name, value in example.items()}
     totals = {"samples": samples, "hours": shards["seconds"].sum() / 3600, "shards": len(shards)}
     body = _BODY.format(python="```python\n", title=repo, table=_table(shards), **totals, **example)
     return f"---\n{''.join(_yaml(name, value) for name, value in facts.items() if value)}---\n{body}"
 
 
-def _config(country: str, shards: pd.DataFrame) -> tuple[str, list[dict], list[dict]]:
-    """What YAML says of a country: its name, where those of its splits lie that it has, and its fields."""
-    name = safe_name(country) if _NO_CONFIG_NAME.search(country) else country
-    paths = {
-        row.split: published_path(row.shard, row.split).rpartition("/")[0] for row in shards.itertuples()
-    }
-    files = [{"split": split, "path": f"{paths[split]}/*.tar"} for split in SPLITS if split in paths]
-    # Audio as bytes: declared as audio, nothing could be read where torchcodec or FFmpeg is missing.
-    types = {
-        "__key__": "string",
-        "__url__": "string",
-        **dict.fromkeys(sorted(set(shards["format"])), "binary"),
-    }
-    features: list[dict] = [{"name": field, "dtype": kind} for field, kind in types.items()]
-    fields = [{"name": field, "dtype": kind} for field, kind in FIELD_TYPES.items()]
-    return name, files, [*features, {"name": "json", "struct": fields}]
+def _fields(types: dict[str, str]) -> list[dict]:
+    return [{"name": field, "dtype": kind} for field, kind in types.items()]
 
 
 def _yaml(name: str, value: Any) -> str:
@@ -105,17 +101,11 @@ def _yaml(name: str, value: Any) -> str:
 
 def _table(shards: pd.DataFrame) -> str:
     lines = []
-    sums = shards.groupby(["country", "order", "language", "split"]).sum(numeric_only=True).reset_index()
-    for row in sums.to_dict("records"):
-        cells = [
-            row["country"].replace("|", r"\|"),
-            row["language"],
-            row["split"],
-            f"{int(row['samples']):,}",
-        ]
+    by = ["country", "order", "language", "split"]
+    for row in shards.groupby(by, as_index=False).sum(numeric_only=True).to_dict("records"):
         counts = {rate: row[f"{rate}_count"] for rate in ("cer", "wer")}
-        rates = [
-            f"{row[f'{rate}_sum'] / count:.3f}" if count else "unknown" for rate, count in counts.items()
-        ]
-        lines.append(f"| {' | '.join([*cells, format(row['seconds'] / 3600, ',.2f'), *rates])} |")
+        rates = [f"{row[f'{rate}_sum'] / n:.3f}" if n else "unknown" for rate, n in counts.items()]
+        cells = [row["country"].replace("|", r"\|"), row["language"], row["split"]]
+        cells += [f"{row['samples']:,}", f"{row['seconds'] / 3600:,.2f}", *rates]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

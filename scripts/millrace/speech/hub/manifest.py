@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.common import jsonl
@@ -24,33 +23,26 @@ _BY = ["shard", "country", "language", "split", "sample_rate", "format"]
 def shards(index: str | os.PathLike) -> pd.DataFrame:
     """A row for every shard of the merged index, in the order of countries, splits and shards: columns _BY,
     `samples`, `seconds`, and `<rate>_sum` and `<rate>_count` of the known cer and wer."""
-    sums = [(name, kind) for name in ("duration_seconds", "cer", "wer") for kind in ("sum", "count")]
+    sums = {f"{rate}_{kind}": (rate, kind) for rate in ("cer", "wer") for kind in ("sum", "count")}
     tables = []
     with own_file(index), pq.ParquetFile(index) as file:
         for number in range(file.num_row_groups):
             names = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
             rows = file.read_row_group(number, names).to_pandas()
             rows["format"] = [name.rpartition(".")[2] for name in rows.pop("member")]
-            table = pa.Table.from_pandas(rows, preserve_index=False)
-            tables.append(table.group_by(_BY, use_threads=False).aggregate(sums))
-    if not sum(table.num_rows for table in tables):
+            seconds = {"samples": ("duration_seconds", "size"), "seconds": ("duration_seconds", "sum")}
+            tables.append(rows.groupby(_BY).agg(**seconds, **sums))
+    if not sum(map(len, tables)):
         raise MillraceError("no segment is in a shard", str(index), "There is nothing to publish yet")
-    rows = pa.concat_tables(tables).to_pandas().groupby(_BY, as_index=False).sum()
-    rows = rows.rename(columns={"duration_seconds_sum": "seconds", "duration_seconds_count": "samples"})
-    order = rows["split"].map({split: place for place, split in enumerate(SPLITS)})
-    return rows.assign(order=order).sort_values(["country", "order", "shard"], ignore_index=True)
+    table = pd.concat(tables).groupby(level=_BY).sum().reset_index()
+    order = table["split"].map({split: place for place, split in enumerate(SPLITS)})
+    return table.assign(order=order).sort_values(["country", "order", "shard"], ignore_index=True)
 
 
 def published_path(shard: str, split: str) -> str:
-    """Where a shard of the index goes; raises MillraceError for a name that is none of ours."""
-    file = ShardFile.parse(Path(shard).name)
-    if file is None or shard != _shard(file):
-        raise MillraceError("not the path of a shard", repr(shard), "Run the workflow again")
-    return f"{DATA}{file.partition.country}/{split}/{file.shard}.tar"
-
-
-def _shard(file: ShardFile) -> str:
-    return f"{file.partition.country}/{file.partition.folder}/{file.shard}.tar"
+    """Where a shard of the index, `<country>/<split and subset>/<name>`, goes."""
+    country, _, name = shard.split("/")
+    return f"{DATA}{country}/{split}/{name}"
 
 
 def rows(table: pd.DataFrame, shards_dir: str | os.PathLike) -> Iterator[dict]:
@@ -69,9 +61,10 @@ def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str 
     """What is published: manifest, card, and the shards that the manifest names, in `shards_dir`."""
     result = [File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))]
     for number, row, _ in jsonl.lines(manifest):
-        path = str(row.get("path")) if isinstance(row, dict) else ""
-        file = ShardFile.parse(Path(path).name)
-        if file is None or path != published_path(_shard(file), Path(path).parent.name):
+        path = Path(str(row.get("path")) if isinstance(row, dict) else "")
+        if file := ShardFile.parse(path.name):
+            shard = f"{file.partition.country}/{file.partition.folder}/{file.shard}.tar"
+        if not file or str(path) != published_path(shard, path.parent.name):
             raise Damaged(manifest, f"line {number} names no shard")
-        result.append(File(path, row["size"], row["sha256"], Path(shards_dir) / _shard(file)))
+        result.append(File(str(path), row["size"], row["sha256"], Path(shards_dir) / shard))
     return result
