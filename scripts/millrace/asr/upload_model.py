@@ -9,7 +9,7 @@ from pathlib import Path
 from millrace.asr.hub import card
 from millrace.common import atomic, cli
 from millrace.common.hub import repository
-from millrace.common.hub.plan import File
+from millrace.common.hub.plan import CARD, File
 from millrace.common.hub.publish import publish
 
 
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "no commit"
     text = card.render(args.repo, args.licence, commit, metrics, Path(args.bucket_config))
     atomic.write_text(args.card, text)
-    files = [*card.files(metrics.parent / "model"), File.of("README.md", text.encode())]
+    files = [*card.files(metrics.parent / "model"), File.of(CARD, text.encode())]
     with repository.connected(args, "model") as hub:
         receipt = publish(hub, files)
     atomic.write_json(args.receipt, receipt)

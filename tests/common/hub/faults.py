@@ -28,7 +28,7 @@ from millrace.common.hub.server import serve
 from millrace.common.hub.store import Repository, Store
 
 WORDS = ("create", "tree", "paths-info", "validate-yaml", "preupload", "batch", "xet-write-token", "commit")
-WORDS += ("merge", "resolve")
+WORDS += ("resolve",)
 LANDED = 504
 Fault = int | str | Callable[[], object]
 

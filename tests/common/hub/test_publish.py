@@ -163,9 +163,9 @@ def test_a_client_that_is_killed_goes_on_where_it_was(tmp_path):
         assert 40 <= faults.requests["put"] <= 60
 
 
-def many(source: Path, count: int) -> list[File]:
+def many(source: Path, count: int, byte: bytes = b"x") -> list[File]:
     """Files of the same bytes under many paths."""
-    source.write_bytes(b"x" * 100)
+    source.write_bytes(byte * 100)
     one = File.of("x", source)
     return [File(f"data/malta/train/{number:05d}.tar", 100, one.sha256, source) for number in range(count)]
 
@@ -186,20 +186,27 @@ def test_ten_thousand_files_take_few_requests_and_no_look_at_the_disk(tmp_path, 
         assert faults.requests["info"] + faults.requests["tree"] + faults.requests["paths-info"] <= 15
 
 
-def test_very_many_changes_are_one_step_for_readers(tmp_path, lfs):
+@pytest.mark.parametrize("fault", [None, 500, 429, 504, "drop", "foreign"])
+def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_one_commit(
+    tmp_path, lfs, fault
+):
+    card = File.of("README.md", CARD)
     with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(2))
-        publish(hub, files)
-        before, seen = hub.head, []
-
-        def look() -> None:
-            seen.append((tmp_path / "hub/datasets" / REPO / "main").read_text())
-
-        faults.plan("commit", look, 500, look, look, look, look)
-        files = many(tmp_path / "one.tar", 1200)
+        hub, files = repository(endpoint), [card, *many(tmp_path / "one.tar", 1100)]
+        foreign = commit_by_another(tmp_path / "hub", REPO, "NOTICE.txt")
+        faults.plan("commit", None, foreign if fault == "foreign" else fault)
         publish(hub, files, first_wait=0.01)
-        assert set(seen) == {before} and len(seen) >= 4
         assert tree(hub) == wanted(files)
+        commits = history(tmp_path / "hub")
+        assert 4 <= len(commits) <= 5
+        assert ["README.md" in commit["files"] for commit in commits[:2]] == [True, False]
+
+        faults.plan("commit", foreign if fault == "foreign" else fault)
+        publish(hub, [card, *many(tmp_path / "one.tar", 1100, b"y")], first_wait=0.01)
+        states = [
+            {file["sha256"] for file in commit["files"].values()} for commit in history(tmp_path / "hub")
+        ]
+        assert len(states[0] - states[1]) == 1 and tree(hub).keys() == wanted(files).keys()
 
 
 @pytest.mark.parametrize(("private", "refused"), [(True, True), (False, False)])

@@ -165,21 +165,6 @@ def test_a_commit_is_whole_or_nothing(hub):
     assert paths(api) == [".gitattributes"]
 
 
-def test_a_pull_request_is_seen_when_it_is_merged_and_only_over_the_commit_it_started_from(hub):
-    api, _, _ = hub
-    operations = [[CommitOperationAdd(name, b"a")] for name in ("a.md", "b.md")]
-    one, two = (
-        api.create_commit(REPO, each, commit_message="a", repo_type="dataset", create_pr=True)
-        for each in operations
-    )
-    add(api, {"c.md": b"c"}, revision=one.pr_revision, parent_commit=one.oid)
-    assert paths(api) == [".gitattributes"]
-    api.merge_pull_request(REPO, one.pr_num, repo_type="dataset")
-    with pytest.raises(errors.HfHubHTTPError, match="does not start at the head of main"):
-        api.merge_pull_request(REPO, two.pr_num, repo_type="dataset")
-    assert paths(api) == [".gitattributes", "a.md", "c.md"]
-
-
 def test_ten_thousand_files_take_eleven_pages(hub):
     api, folder, faults = hub
     text = {"key": "file", "value": {"path": "data/x.md", "content": b"x"}}
@@ -201,7 +186,7 @@ def test_ten_thousand_files_take_eleven_pages(hub):
         (lambda api: api.repo_info(REPO, repo_type="dataset", revision="v1"), errors.RevisionNotFoundError),
         (lambda api: list(api.list_repo_tree(REPO, "data", repo_type="dataset")), errors.EntryNotFoundError),
         (lambda api: api.create_repo("me/x", repo_type="space", space_sdk="static"), errors.BadRequestError),
-        (lambda api: add(api, {"a.md": b""}, revision="v1"), errors.RevisionNotFoundError),
+        (lambda api: add(api, {"a.md": b""}, create_pr=True), errors.BadRequestError),
         (
             lambda api: add(api, {"a.md": b""}, revision=api.repo_info(REPO, repo_type="dataset").sha),
             errors.BadRequestError,

@@ -14,6 +14,7 @@ from millrace.common.errors import MillraceError, counted
 
 # All that is published has such a path; only what lies below DATA is ever deleted.
 PATH, DATA = re.compile(r"(?!\.)[\w.%~+-]+(/(?!\.)[\w.%~+-]+)*", re.ASCII), "data/"
+CARD = "README.md"
 _NAMED = 10  # files of each kind that a difference names
 
 

@@ -11,13 +11,12 @@ from typing import Any
 from millrace.common.cli import Progress, log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.hub import plan as plans
-from millrace.common.hub.plan import File, Plan
+from millrace.common.hub.plan import CARD, File, Plan
 from millrace.common.hub.repository import Repository, final, words
 
 _ROUND = 10  # files that are sent in one round, of which the client sends five at a time
-_CHANGES = 500  # of one commit, for which the Hub has a minute
+_CHANGES = 500  # of a commit of a first publication, for which the Hub has a minute
 _ATTEMPTS, _LONGEST_WAIT = 8, 60.0
-_TITLE = "Publish with Millrace"
 
 
 def publish(
@@ -94,38 +93,28 @@ def _send(repository: Repository, plan: Plan, sent: dict[str, Any]) -> None:
 
 
 def _commit(repository: Repository, plan: Plan, sent: dict[str, Any]) -> None:
-    """One commit on the head that was planned from; very many changes as a pull request, then merged."""
+    """One commit on the head that was planned from. A large first publication comes in several, with the
+    card in the last: before it, nothing says how to load what is there."""
     from huggingface_hub import CommitOperationDelete
 
-    api, name, head = repository.api, repository.name, repository.head
-    # Copies, as the client takes an operation once.
-    changes = [copy(sent.get(file.path) or _addition(file)) for file in plan.sends]
-    changes += [CommitOperationDelete(file.path, is_folder=False) for file in plan.deletes]
-    message = {"commit_message": f"{_TITLE}: {', '.join(plan.lines(0))}", **name}
-    if len(changes) <= _CHANGES:
-        repository.head = api.create_commit(operations=changes, parent_commit=head, **message).oid
-        return
-    for each in api.get_repo_discussions(**name, discussion_type="pull_request", discussion_status="open"):
-        if each.title.startswith(_TITLE):  # of a publication that failed, or was killed
-            api.change_discussion_status(discussion_num=each.num, new_status="closed", **name)
-    first = last = api.create_commit(
-        operations=changes[:_CHANGES], parent_commit=head, create_pr=True, **message
-    )
-    for start in range(_CHANGES, len(changes), _CHANGES):
-        place = {"revision": first.pr_revision, "parent_commit": last.oid}
-        last = api.create_commit(operations=changes[start : start + _CHANGES], **place, **message)
-    repository.look()
-    if repository.head != head:
-        raise ConnectionError("the repository has changed meanwhile")
-    api.merge_pull_request(discussion_num=first.pr_num, **name)
-    repository.look()
+    changes: list[Any] = [CommitOperationDelete(file.path, is_folder=False) for file in plan.deletes]
+    # Copies, as the client takes an operation once; card and manifest go last.
+    sends = sorted(plan.sends, key=lambda file: isinstance(file.source, bytes))
+    changes += [copy(sent.get(file.path) or _addition(file)) for file in sends]
+    is_first = any(file.path == CARD for file in plan.adds)
+    size = _CHANGES if is_first else len(changes)
+    message = f"Publish with Millrace: {', '.join(plan.lines(0))}"
+    for start in range(0, len(changes), size):
+        options = {"commit_message": message, "parent_commit": repository.head, **repository.name}
+        part = changes[start : start + size]
+        repository.head = repository.api.create_commit(operations=part, **options).oid
 
 
 def _is_there(repository: Repository, plan: Plan, files: Sequence[File]) -> bool:
-    """Read back what was changed, as the rest is that of the parent commit; after a merge all there is."""
+    """Read back what was changed, as the rest is that of the parent commit; of very much, the whole tree."""
     paths = [file.path for file in plan.sends + plan.deletes]
-    is_commit = len(paths) <= _CHANGES
-    rest = plans.make(plan.sends if is_commit else files, repository.tree(paths if is_commit else None))
+    is_few = len(paths) <= _CHANGES
+    rest = plans.make(plan.sends if is_few else files, repository.tree(paths if is_few else None))
     return not rest.sends and not rest.deletes
 
 

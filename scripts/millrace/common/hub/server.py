@@ -21,7 +21,7 @@ from aiohttp import web
 
 from millrace.common import cli
 from millrace.common.errors import MillraceError
-from millrace.common.hub.store import BRANCH, NEW_PULL_REQUEST, RefusedError, Repository, Store
+from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
 
 _PAGE_FILES, _MAX_COMMIT_BYTES = 1000, 256 << 20
 # As on the Hub: small texts go into the commit, all else is uploaded before it.
@@ -176,30 +176,12 @@ async def _commit(request: web.Request) -> web.Response:
         if operation["key"] == "file":
             operation["value"]["content"] = base64.b64decode(operation["value"]["content"])
     repository = _repository(request)
-    ref = NEW_PULL_REQUEST if "create_pr" in request.query else request.match_info["ref"]
+    if request.match_info["ref"] != BRANCH or "create_pr" in request.query:
+        raise RefusedError(400, f"commits go to {BRANCH}")
     title, parent = header["value"]["summary"], header["value"].get("parentCommit")
-    oid, ref = await asyncio.to_thread(repository.change, title, parent, operations, ref)
-    url = f"{request.url.origin()}/{repository.name}"
-    answer = {"success": True, "commitOid": oid, "commitUrl": f"{url}/commit/{oid}"}
-    return _json(answer | {"pullRequestUrl": f"{url}/discussions/{ref.rpartition('/')[2]}"})
-
-
-@_routes.get(f"{_API}/discussions")
-async def _pull_requests(request: web.Request) -> web.Response:
-    repository = _repository(request)
-    rows: list[dict] = []
-    for number, commit in repository.pull_requests().items():
-        rows += [{"num": number, "title": commit["title"], "createdAt": commit["date"], "status": "open"}]
-        rows[-1] |= {"isPullRequest": True, "repo": {"name": repository.name, "type": "dataset"}}
-    return _json({"discussions": rows, "start": 0, "count": len(rows)})
-
-
-@_routes.post(f"{_API}/discussions/{{number:[0-9]+}}/{{event:merge|status}}")
-async def _close(request: web.Request) -> web.Response:
-    path, date = request.match_info, _commit_at(request)["date"]
-    _repository(request).close(int(path["number"]), merge=path["event"] == "merge")
-    event = {"id": "", "type": "status-change", "createdAt": date, "data": {"status": "closed"}}
-    return _json({"newStatus": event})
+    oid = await asyncio.to_thread(repository.change, title, parent, operations)
+    url = f"{request.url.origin()}/{repository.name}/commit/{oid}"
+    return _json({"success": True, "commitOid": oid, "commitUrl": url})
 
 
 @_routes.get(f"/{{kind:datasets}}/{_NAME}/resolve/{{revision}}/{{path:.+}}")

@@ -24,10 +24,9 @@ import orjson
 from millrace.common import atomic
 from millrace.common.hub import xet
 
-BRANCH, _PULL_REQUESTS, NEW_PULL_REQUEST = "main", "refs/pr", "refs/pr/new"
+BRANCH = "main"
 _REPOSITORY = re.compile(r"(\w(?:[\w-]|\.(?!\.)){0,95})/(\w(?:[\w-]|\.(?!\.)){0,95})", re.ASCII)
 _PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
-_REF = re.compile(f"{BRANCH}|{_PULL_REQUESTS}/([0-9]+|new)")
 # What the Hub itself puts into a new repository.
 _GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
 _ABANDONED_SECONDS = 86400
@@ -99,30 +98,27 @@ class Repository:
             if private:
                 atomic.write_text(self.folder / "private", "")
             files = {".gitattributes": self._text(".gitattributes", _GITATTRIBUTES)}
-            self._write("", "initial commit", files, BRANCH)
+            self._write("", "initial commit", files)
             return True
 
     def commit_at(self, revision: str) -> dict:
-        """The commit that the branch, a pull request or an oid names, as `_read_commit` gives it."""
+        """The commit that the branch or an oid names, as `_read_commit` gives it."""
         if not (self.folder / BRANCH).is_file():
             raise RefusedError(404, f"no repository {self.name}", "RepoNotFound")
-        is_ref = _REF.fullmatch(revision) and (self.folder / revision).is_file()
-        oid = (self.folder / revision).read_text() if is_ref else revision
+        oid = (self.folder / BRANCH).read_text() if revision == BRANCH else revision
         path = self.folder / "commits" / f"{oid}.json"
         if not re.fullmatch("[0-9a-f]{40}", oid) or not path.is_file():
             raise RefusedError(404, f"{self.name} has no revision {revision}", "RevisionNotFound")
         return _read_commit(path)
 
-    def change(self, title: str, parent: str | None, operations: list[dict], ref: str = BRANCH) -> tuple:
-        """Commit all operations, as the client sends them, or none, to a ref: (oid, ref)."""
+    def change(self, title: str, parent: str | None, operations: list[dict]) -> str:
+        """Commit all operations, as the client sends them, or none; the oid."""
         for operation in operations:
             if not _PATH.fullmatch(f"{operation['value']['path']}/"):
                 raise RefusedError(400, f"{operation['value']['path']!r} is not a path inside a repository")
         self.store.require({each["value"]["oid"] for each in operations if each["key"] == "lfsFile"})
         with self._locked():
-            if not _REF.fullmatch(ref):
-                raise RefusedError(400, f"{ref} is not a branch")
-            head = self.commit_at(BRANCH if ref == NEW_PULL_REQUEST else ref)
+            head = self.commit_at(BRANCH)
             if parent not in (None, head["oid"]):
                 raise RefusedError(412, "A commit has happened since. Please refresh and try again.")
             files = dict(head["files"])
@@ -134,33 +130,14 @@ class Repository:
                     files[path] = self._pointer(path, value["oid"])
                 elif files.pop(path, None) is None:
                     raise RefusedError(404, f"no file {path!r} to delete", "EntryNotFound")
-            if ref == NEW_PULL_REQUEST:
-                ref = f"{_PULL_REQUESTS}/{max(self.pull_requests(), default=0) + 1}"
-            return self._write(head["oid"], title, files, ref), ref
+            return self._write(head["oid"], title, files)
 
-    def pull_requests(self) -> dict[int, dict]:
-        """The last commit of each open pull request, by number."""
-        paths = sorted((self.folder / _PULL_REQUESTS).glob("[0-9]*"))
-        return {int(path.name): self.commit_at(f"{_PULL_REQUESTS}/{path.name}") for path in paths}
-
-    def close(self, number: int, merge: bool) -> None:
-        """Close a pull request; first, on `merge`, make its files the branch's, if that is where it began."""
-        with self._locked():
-            head, commit = self.commit_at(BRANCH), self.commit_at(ref := f"{_PULL_REQUESTS}/{number}")
-            oid = before = commit["oid"]
-            while merge and before != head["oid"]:
-                if not (before := self.commit_at(before)["parent"]):
-                    raise RefusedError(409, f"{ref} does not start at the head of {BRANCH}")
-            if merge:
-                atomic.write_text(self.folder / BRANCH, oid)
-            (self.folder / ref).unlink()
-
-    def _write(self, parent: str, title: str, files: dict[str, dict], ref: str) -> str:
+    def _write(self, parent: str, title: str, files: dict[str, dict]) -> str:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         data = orjson.dumps({"parent": parent, "title": title, "date": date, "files": files})
         oid = hashlib.sha1(data).hexdigest()
         atomic.write_bytes(self.folder / "commits" / f"{oid}.json", data)
-        atomic.write_text(self.folder / ref, oid)
+        atomic.write_text(self.folder / BRANCH, oid)
         return oid
 
     def _text(self, path: str, data: bytes) -> dict:

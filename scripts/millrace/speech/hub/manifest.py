@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pyarrow.parquet as pq
 
 from millrace.common import jsonl
 from millrace.common.errors import Damaged, MillraceError, own_file
-from millrace.common.hub.plan import DATA, File
+from millrace.common.hub.plan import CARD, DATA, File
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.names import ShardFile
 from millrace.speech.shards.index import read_facts
 
-CARD, NAME = "README.md", "manifest.jsonl"
+NAME = "manifest.jsonl"
+_PUBLISHED = re.compile(
+    DATA + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/((?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar)"
+)
 _BY = ["shard", "country", "language", "split", "sample_rate", "format"]
 
 
@@ -61,10 +64,9 @@ def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str 
     """What is published: manifest, card, and the shards that the manifest names, in `shards_dir`."""
     result = [File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))]
     for number, row, _ in jsonl.lines(manifest):
-        path = Path(str(row.get("path")) if isinstance(row, dict) else "")
-        if file := ShardFile.parse(path.name):
-            shard = f"{file.partition.country}/{file.partition.folder}/{file.shard}.tar"
-        if not file or str(path) != published_path(shard, path.parent.name):
+        match = _PUBLISHED.fullmatch(str(row.get("path")) if isinstance(row, dict) else "")
+        if not match:
             raise Damaged(manifest, f"line {number} names no shard")
-        result.append(File(str(path), row["size"], row["sha256"], Path(shards_dir) / shard))
+        source = Path(shards_dir) / match["country"] / match["folder"] / match[3]
+        result.append(File(match[0], row["size"], row["sha256"], source))
     return result
