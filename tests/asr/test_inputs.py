@@ -40,7 +40,12 @@ def test_each_run_has_a_repository_of_its_own():
     asr = inputs(runs={"a": {}, "b": {}}, hub=hub)
     assert asr.targets()[-2:] == ["results/asr/hub/a/receipt.json", "results/asr/hub/b/receipt.json"]
     flags = asr.hub_flags(SimpleNamespace(run="b"))
-    assert "--repo me/asr-b --public" in flags and "--licence mit" in flags and "--endpoint local" in flags
+    assert (
+        "--repo me/asr-b " in flags
+        and "--public" in flags
+        and "--licence mit" in flags
+        and "--endpoint local" in flags
+    )
     with pytest.raises(SystemExit, match="each of the runs in turn"):
         inputs(runs={"a": {}, "b": {}}, hub=hub | {"repo": "me/asr"}).receipts()
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from millrace.asr.hub import card
 from millrace.common import atomic, cli
 from millrace.common.hub import repository
-from millrace.common.hub.plan import CARD, File
-from millrace.common.hub.publish import publish
+from millrace.common.hub.publish import CARD, File, publish
 
 
 def make_parser() -> argparse.ArgumentParser:

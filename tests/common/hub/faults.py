@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
@@ -94,7 +95,7 @@ def commit_by_another(
     folder: Path, repo: str, path: str, content: bytes = b"foreign"
 ) -> Callable[[], object]:
     """A fault: somebody else commits a file."""
-    change = {"key": "file", "value": {"path": path, "content": content}}
+    change = {"key": "file", "value": {"path": path, "content": base64.b64encode(content)}}
     return lambda: Repository(Store(folder), "datasets", repo).change("by another", None, [change])
 
 

@@ -9,7 +9,7 @@ import orjson
 from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
 
-from millrace.common.hub.plan import File
+from millrace.common.hub.publish import File
 from millrace.common.hub.repository import Repository
 
 disable_progress_bars()

@@ -14,8 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from millrace.common.errors import MillraceError
-from millrace.common.hub.plan import File
-from millrace.common.hub.publish import publish
+from millrace.common.hub.publish import File, publish
 from millrace.common.hub.store import Repository, Store
 from tests.common.hub.faults import commit_by_another, dying, faulty
 from tests.common.hub.files import CARD, REPO, history, repository, tree, wanted, write_shards

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError, own_file
-from millrace.common.hub.plan import File
+from millrace.common.hub.publish import File
 
 # Weights, configs, tokenizers and vocabularies; what else lies in the folder stays here.
 _PUBLISHED = (".safetensors", ".json", ".txt", ".model", ".jinja")
@@ -18,7 +18,7 @@ _BODY = """
 # {repo}
 
 A model for automatic speech recognition: `{model}`, {parameters:,} parameters, trained for
-{optimizer_steps:,} steps, published by Millrace at commit {commit}. {load}
+{optimizer_steps:,} steps, published by Millrace at commit {commit}. `{loader}` loads it.
 
 | Split | Hours | Samples | Loss | CER | WER |
 | --- | ---: | ---: | ---: | ---: | ---: |
@@ -32,11 +32,10 @@ Hours of training by language: {languages}. Settings:
 
 def files(folder: Path) -> list[File]:
     """The files of a model's folder; hidden ones, links and what no model needs are left out."""
-    paths = [path for path in sorted(folder.glob("[!.]*")) if path.suffix in _PUBLISHED]
-    names = {path.name: path for path in paths if path.is_file() and not path.is_symlink()}
-    if "config.json" not in names:
+    paths = [path for path in sorted(folder.glob("[!.]*")) if path.is_file() and not path.is_symlink()]
+    if folder / "config.json" not in paths:
         raise MillraceError("there is no model here", str(folder), "Train the run: snakemake asr_train")
-    return [File.of(name, path) for name, path in names.items()]
+    return [File.of(path.name, path) for path in paths if path.suffix in _PUBLISHED]
 
 
 def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_config: Path) -> str:
@@ -67,13 +66,10 @@ def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_conf
         "tags": ["speech", "millrace"],
     }
     head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in facts.items())
-    loader = (
-        "`millrace.asr.models.registry.load(folder)` loads a copy." if is_own else "`transformers` loads it."
-    )
-    body = {"repo": repo, "commit": commit, "load": loader, "table": "\n".join(lines)}
+    loader = "millrace.asr.models.registry.load(folder)" if is_own else "transformers"
+    body = {"repo": repo, "commit": commit, "loader": loader, "table": "\n".join(lines)}
     body |= {"languages": ", ".join(f"{name} {amount:,.2f}" for name, amount in sorted(hours.items()))}
     # Numbers and words; a path of this machine is nobody else's business.
-    body |= {
-        "settings": "\n".join(f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key]))
-    }
-    return f"---\n{head}---\n{_BODY.format_map(metrics | {'model': Path(str(metrics['model'])).name} | body)}"
+    settings = [f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key])]
+    body |= {"settings": "\n".join(settings), "model": Path(str(metrics["model"])).name}
+    return f"---\n{head}---\n{_BODY.format_map(metrics | body)}"

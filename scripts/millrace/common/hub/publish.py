@@ -2,30 +2,113 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from millrace.common.cli import Progress, log
 from millrace.common.errors import MillraceError, counted
-from millrace.common.hub import plan as plans
-from millrace.common.hub.plan import CARD, File, Plan
 from millrace.common.hub.repository import Repository, final, words
 
+# All that is published has such a path; only what lies below DATA is ever deleted.
+PATH, DATA = re.compile(r"(?!\.)[\w.%~+-]+(/(?!\.)[\w.%~+-]+)*", re.ASCII), "data/"
+CARD = "README.md"
 _ROUND = 10  # files that are sent in one round, of which the client sends five at a time
 _CHANGES = 500  # of a commit of a first publication, for which the Hub has a minute
 _ATTEMPTS, _LONGEST_WAIT = 8, 60.0
 
 
+@dataclass(frozen=True)
+class File:
+    """A file to publish: its path in the repository, bytes, SHA-256, and where it lies, or its content."""
+
+    path: str
+    size: int
+    sha256: str
+    source: Path | bytes
+
+    @classmethod
+    def of(cls, path: str, source: Path | bytes) -> File:
+        """Read size and digest off the source."""
+        if isinstance(source, bytes):
+            return cls(path, len(source), hashlib.sha256(source).hexdigest(), source)
+        with open(source, "rb") as handle:
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        return cls(path, os.path.getsize(source), digest, source)
+
+    def is_same(self, entry: Any) -> bool:
+        """Whether a file of the remote tree has these bytes; of a small one git's SHA-1 is all there is."""
+        if entry.size != self.size or entry.lfs:
+            return entry.size == self.size and entry.lfs.sha256 == self.sha256
+        content = self.source if isinstance(self.source, bytes) else self.source.read_bytes()
+        return entry.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@dataclass
+class Plan:
+    """What to add, change, keep and delete."""
+
+    adds: list[File] = field(default_factory=list)
+    changes: list[File] = field(default_factory=list)
+    same: list[File] = field(default_factory=list)
+    deletes: list[File] = field(default_factory=list)
+
+    @property
+    def sends(self) -> list[File]:
+        return self.adds + self.changes
+
+    def lines(self, named: int = 10) -> list[str]:
+        """Files and bytes of each kind, and the names of the first `named` that would change."""
+        kinds = {"delete": self.deletes, "add": self.adds, "change": self.changes, "keep": self.same}
+        lines = []
+        for kind, files in kinds.items():
+            size = sum(file.size for file in files)
+            lines += [
+                f"{kind} {counted(len(files), 'file')} ({size:,} bytes)" if files else f"{kind} nothing"
+            ]
+            if named and kind != "keep":
+                lines += [f"  {file.path} ({file.size:,} bytes)" for file in files[:named]]
+                lines += [f"  and {len(files) - named} more"] if len(files) > named else []
+        return lines
+
+    def check_deletes(self, most: float) -> None:
+        """Raise MillraceError if a larger share of what is below DATA would be deleted than `most`."""
+        there = sum(file.path.startswith(DATA) for file in self.changes + self.same + self.deletes)
+        if len(self.deletes) > most * there:
+            share = f"{len(self.deletes)} of {there} files below {DATA} would be deleted"
+            remedy = (
+                "If that is right: raise speech.hub.max_delete_fraction, or run this step with --allow-delete"
+            )
+            raise MillraceError(f"{share}, more than max_delete_fraction {most:g} allows", remedy=remedy)
+
+
+def make_plan(files: Iterable[File], tree: Iterable[Any]) -> Plan:
+    """Compare the files with those of the repository (huggingface_hub's RepoFile).
+
+    Below DATA nothing but `files` is to stay; what else lies in the repository is left alone.
+    """
+    plan, remote = Plan(), {entry.path: entry for entry in tree}
+    for file in files:
+        if not PATH.fullmatch(file.path):
+            raise MillraceError("not a path that can be published", repr(file.path))
+        entry = remote.pop(file.path, None)
+        (plan.adds if entry is None else plan.same if file.is_same(entry) else plan.changes).append(file)
+    plan.deletes = [
+        File(path, remote[path].size, "", b"") for path in sorted(remote) if path.startswith(DATA)
+    ]
+    return plan
+
+
 def publish(
-    repository: Repository,
-    files: Sequence[File],
-    max_delete_fraction: float = 1.0,
-    first_wait: float = 1.0,
+    repository: Repository, files: Sequence[File], max_delete_fraction: float = 1.0, first_wait: float = 1.0
 ) -> dict[str, Any]:
-    """Make the repository hold `files`, and below plans.DATA nothing else. Returns the receipt: commit and
+    """Make the repository hold `files`, and below DATA nothing else. Returns the receipt: commit and
     files, without times and tokens, so that it is the same for the same publication.
 
     Plans from the remote tree, and anew after any error, until there is nothing to do. Raises MillraceError
@@ -37,7 +120,7 @@ def publish(
         if not repository.look():
             repository.api.create_repo(**repository.name, private=repository.private, exist_ok=True)
             repository.look()
-        plan = plans.make(files, repository.tree())
+        plan = make_plan(files, repository.tree())
         plan.check_deletes(max_delete_fraction)
         log.info("%s at %s: %s", repository.repo_id, repository.head[:12], ", ".join(plan.lines(0)))
         if plan.sends or plan.deletes:
@@ -57,7 +140,7 @@ def difference(repository: Repository, files: Sequence[File], endpoint: str) -> 
     """What publishing would change, for people; nothing is sent."""
     tree = _patiently(repository.repo_id, lambda: repository.tree() if repository.look() else [])
     state = f"at commit {repository.head}" if repository.head else "which does not exist yet"
-    lines = plans.make(files, tree).lines()
+    lines = make_plan(files, tree).lines()
     return "\n".join([f"{repository.repo_id} on {endpoint}, {state}:", *lines, ""])
 
 
@@ -114,7 +197,7 @@ def _is_there(repository: Repository, plan: Plan, files: Sequence[File]) -> bool
     """Read back what was changed, as the rest is that of the parent commit; of very much, the whole tree."""
     paths = [file.path for file in plan.sends + plan.deletes]
     is_few = len(paths) <= _CHANGES
-    rest = plans.make(plan.sends if is_few else files, repository.tree(paths if is_few else None))
+    rest = make_plan(plan.sends if is_few else files, repository.tree(paths if is_few else None))
     return not rest.sends and not rest.deletes
 
 

@@ -9,9 +9,9 @@ It knows no users: a token is not looked at and not written anywhere. Only progr
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -161,7 +161,7 @@ async def _lfs_batch(request: web.Request) -> web.Response:
 async def _put(request: web.Request) -> web.Response:
     """Take in a content. A body that breaks off raises, and nothing is left of it."""
     store, path = request.app[_STORE], request.match_info
-    with store.scratch() as folder:
+    with tempfile.TemporaryDirectory(dir=store.uploads) as folder:
         with open(partial := Path(folder, "content"), "wb") as handle:
             async for data in request.content.iter_chunked(1 << 20):
                 handle.write(data)
@@ -172,9 +172,6 @@ async def _put(request: web.Request) -> web.Response:
 @_routes.post(f"{_API}/commit/{{ref}}")
 async def _commit(request: web.Request) -> web.Response:
     header, *operations = [orjson.loads(line) for line in (await request.read()).splitlines()]
-    for operation in operations:
-        if operation["key"] == "file":
-            operation["value"]["content"] = base64.b64decode(operation["value"]["content"])
     repository = _repository(request)
     if request.match_info["ref"] != BRANCH or "create_pr" in request.query:
         raise RefusedError(400, f"commits go to {BRANCH}")

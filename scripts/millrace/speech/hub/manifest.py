@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 
 from millrace.common import jsonl
 from millrace.common.errors import Damaged, MillraceError, own_file
-from millrace.common.hub.plan import CARD, DATA, File
+from millrace.common.hub.publish import CARD, DATA, File
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.shards.index import read_facts
 
 NAME = "manifest.jsonl"
 _PUBLISHED = re.compile(
-    DATA + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/((?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar)"
+    DATA + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/(?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar"
 )
 _BY = ["shard", "country", "language", "split", "sample_rate", "format"]
 
@@ -67,6 +67,6 @@ def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str 
         match = _PUBLISHED.fullmatch(str(row.get("path")) if isinstance(row, dict) else "")
         if not match:
             raise Damaged(manifest, f"line {number} names no shard")
-        source = Path(shards_dir) / match["country"] / match["folder"] / match[3]
+        source = Path(shards_dir) / match["country"] / match["folder"] / Path(match[0]).name
         result.append(File(match[0], row["size"], row["sha256"], source))
     return result
