@@ -294,7 +294,7 @@ rule speech_write_card:
         "Write the card of the corpus"
     shell:
         "python -m millrace.speech.write_card --index {input.index} --shards-dir results/speech/shards"
-        " --repo {params.repo:q} --licence {params.licence:q} --card {output.card} --manifest {output.manifest} 2> {log}"
+        " --repo {params.repo:q} --licence={params.licence:q} --card {output.card} --manifest {output.manifest} 2> {log}"
 
 
 rule speech_upload_shards:

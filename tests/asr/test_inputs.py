@@ -46,7 +46,7 @@ def test_each_run_has_a_repository_of_its_own():
         and "--licence mit" in flags
         and "--endpoint local" in flags
     )
-    with pytest.raises(SystemExit, match="each of the runs in turn"):
+    with pytest.raises(SystemExit, match="one run after another"):
         inputs(runs={"a": {}, "b": {}}, hub=hub | {"repo": "me/asr"}).receipts()
 
 
