@@ -9,6 +9,7 @@ SPEECH = SpeechInputs(
         speech_sources,
         remedy="run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root",
     ),
+    config["speech"]["hub"],
 )
 LANES.register_targets("speech", SPEECH.targets)
 # The size of a partition, which decides on what its jobs need.
@@ -18,6 +19,7 @@ SPEECH_HOURS = config["speech"]["partition_hours"]
 wildcard_constraints:
     partition=r"[^/]+-(?:train-\d+|validation|test)-\d\d\d\d\d+",
     country=r"[^/]+",
+    publication=r"receipt\.json|diff\.txt",
 
 
 # Targets for people
@@ -41,6 +43,20 @@ rule speech_shards:
     """Speech lane up to the WebDataset shards and their merged index."""
     input:
         SPEECH.shards,
+    localrule: True
+
+
+rule speech_hub:
+    """Publish the shards on the Hub of speech.hub: this machine's own, unless the config names another."""
+    input:
+        SPEECH.receipt,
+    localrule: True
+
+
+rule speech_hub_diff:
+    """Print what speech_hub would add, change and delete, in files and bytes; nothing is sent."""
+    input:
+        SPEECH.hub_diff,
     localrule: True
 
 
@@ -262,3 +278,51 @@ rule speech_report_corpus:
         "python -m millrace.speech.report_corpus --index {input.index} --ledger {input.ledger}"
         " --manifest-dir results/speech/manifest --summary {output.summary} --hours {output.hours}"
         " --distributions {output.distributions} --rejects {output.rejects} 2> {log}"
+
+
+rule speech_write_card:
+    """Write the card and the manifest that are published with the shards."""
+    input:
+        index="results/speech/index.parquet",
+    output:
+        card="results/speech/hub/README.md",
+        manifest="results/speech/hub/manifest.jsonl",
+    log:
+        "logs/speech/write_card/all.log",
+    benchmark:
+        "benchmarks/speech/write_card/all.tsv"
+    conda:
+        "../envs/data.yaml"
+    resources:
+        mem_mb=LANES.memory_mb(4000),
+    params:
+        repo=SPEECH.hub["repo"],
+        licence=SPEECH.hub["licence"],
+    message:
+        "Write the card of the corpus"
+    shell:
+        "python -m millrace.speech.write_card --index {input.index} --shards-dir results/speech/shards"
+        " --repo {params.repo:q} --licence={params.licence:q} --card {output.card} --manifest {output.manifest} 2> {log}"
+
+
+rule speech_upload_shards:
+    """Publish shards, card and manifest, or print what that would change; local, as nodes may have no network."""
+    input:
+        card="results/speech/hub/README.md",
+        manifest="results/speech/hub/manifest.jsonl",
+    output:
+        result="results/speech/hub/{publication}",
+    log:
+        "logs/speech/upload_shards/{publication}.log",
+    benchmark:
+        "benchmarks/speech/upload_shards/{publication}.tsv"
+    localrule: True
+    conda:
+        "../envs/data.yaml"
+    params:
+        hub=SPEECH.hub_flags,
+    message:
+        "Compare the shards with the Hub, for {wildcards.publication}"
+    shell:
+        "python -m millrace.speech.upload_shards --card {input.card:q} --manifest {input.manifest:q}"
+        " --shards-dir results/speech/shards {params.hub} --result {output.result:q} 2> {log:q}"

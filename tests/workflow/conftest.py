@@ -52,5 +52,6 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
         folder / "train.parquet", [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))]
     )
     tars = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "."})
-    by_hand = ("speech_fetch_corpus", "asr_calibrate", "asr_throughput")
+    by_hand = ("speech_fetch_corpus", "asr_calibrate", "asr_throughput", "speech_hub", "speech_hub_diff")
+    by_hand += ("results/asr/hub/check/receipt.json",)
     return fresh.dry("all", *by_hand) + tars.dry("asr_data")

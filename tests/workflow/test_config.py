@@ -69,7 +69,9 @@ def test_the_config_that_is_shipped_is_valid_and_complete_where_it_overrides():
 
 
 def test_a_missing_or_empty_section_is_its_defaults():
-    expected = {key: rule["default"] for key, rule in schema("speech")["properties"].items()}
+    rules = schema("speech")["properties"]
+    expected = {key: rule["default"] for key, rule in rules.items()}
+    expected["hub"] = {key: rule["default"] for key, rule in rules["hub"]["properties"].items()}
     for config in ({}, {"speech": None}, {"speech": {}}, {"lanes": ["speech"]}):
         assert workflow_config.checked_config(config, SCHEMAS)["speech"] == expected
 

@@ -27,6 +27,7 @@ SHARDS = {
     "speech_merge_index": 1,
 }
 SPEECH = MANIFESTS | SHARDS | {"speech_report_corpus": 1}
+CARD = SHARDS | {"speech_write_card": 1}
 ASR_DATA = SHARDS | {"asr_build_bucket_manifests": 1}
 # check, bench_1, ideal, baseline and profile.
 ASR_THROUGHPUT = ASR_DATA | {"asr_train_model": 5, "asr_report_throughput": 1}
@@ -42,11 +43,14 @@ EXPECTED = {
     "speech_manifest": MANIFESTS,
     "speech_shards": SHARDS,
     "speech_fetch_corpus": {"speech_fetch_corpus": 1},
+    "speech_hub": CARD | {"speech_upload_shards": 1},
+    "speech_hub_diff": CARD | {"speech_upload_shards": 1},
     "asr": ASR_DATA,
     "asr_data": ASR_DATA,
     "asr_calibrate": ASR_CALIBRATE,
     # Without runs in the config there is nothing to train.
     "asr_train": {},
+    "asr_hub": {},
     "asr_throughput": ASR_THROUGHPUT,
 }
 
@@ -82,7 +86,7 @@ def test_the_throughput_runs_are_no_part_of_the_lane(fresh: Workflow):
 def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Job]):
     assert all(job.reason for job in dry_run)
     kinds = {job.wildcards.partition("=")[0] for job in dry_run}
-    assert kinds <= {"partition", "country", "tars", "bucket", "run", ""}
+    assert kinds <= {"partition", "country", "tars", "bucket", "run", "publication", ""}
 
 
 def test_dry_runs_leave_nothing_but_partitions_and_decide_nothing(fresh: Workflow, dry_run: list[Job]):

@@ -77,6 +77,18 @@ def test_the_model_was_trained_and_tested(ran: Workflow):
     assert metrics["loss"] < metrics["first_evaluation"]["loss"]
 
 
+def test_shards_and_model_are_on_the_local_hub(ran: Workflow):
+    shards = {
+        row["path"]
+        for row in json.loads((ran.folder / "results/speech/hub/receipt.json").read_bytes())["files"]
+    }
+    index = pq.read_table(ran.folder / "results/speech/index.parquet", columns=["shard"])
+    assert len(shards) == len(set(index["shard"].to_pylist())) + 2
+    model = json.loads((ran.folder / "results/asr/hub/demo/receipt.json").read_bytes())
+    assert {row["path"] for row in model["files"]} == {"README.md", "config.json", "model.safetensors"}
+    assert "keep" in ran.run("speech_hub_diff") and ran.dry() == []
+
+
 def test_the_throughput_report_compares_the_baseline_with_the_pipeline(ran: Workflow):
     report = json.loads((ran.folder / "results/asr/report/throughput.json").read_bytes())
     assert {run["role"] for run in report["runs"]} == {"baseline", "bench", "ideal", "check", "profile"}

@@ -26,6 +26,7 @@ VERBS = (
         "train",
         "report",
         "upload",
+        "write",
     ),
 )
 PACKAGE = ROOT / "scripts/millrace"
@@ -80,7 +81,7 @@ NOUNS = [path for path in MODULES if path not in STEPS]
 MAY_KNOW = (
     *("common/cli.py", "common/training/launch.py", "common/settings.py"),
     *("common/workflow/config.py", "common/workflow/lanes.py", "asr/training/options.py"),
-    "asr/calibration/options.py",
+    *("asr/calibration/options.py", "common/hub/server.py"),
 )
 
 

@@ -19,12 +19,23 @@ ROOMS = {
     "common": [
         *("errors", "processes", "atomic", "jsonl", "ledger", "progress", "cli", "error_rates", "hashing"),
         "settings",
-        *("machine", "report", "workflow", "training"),
+        *("machine", "report", "hub", "workflow", "training"),
     ],
-    "speech": ["columns", "names", "corpus", "audio", "manifest", "shards", "country", "report", "demo"],
+    "speech": [
+        "columns",
+        "names",
+        "corpus",
+        "audio",
+        "manifest",
+        "shards",
+        "country",
+        "report",
+        "hub",
+        "demo",
+    ],
     "asr": [
         *("manifests", "tars", "buckets", "loading", "models", "planning", "throughput", "training"),
-        "calibration",
+        *("calibration", "hub"),
     ],
 }
 MAX_MODULES, MAX_FLOORS = 14, 9

@@ -14,6 +14,7 @@ from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.hub import repository
 from millrace.common.training import ranks
 from millrace.common.workflow.sources import Sources
 
@@ -21,6 +22,7 @@ PARTITIONS = "results/asr/partitions"
 BUCKETS = "results/asr/buckets/bucket_config.json"
 CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 METRICS = "results/asr/runs/{run}/metrics.json"
+RECEIPT = "results/asr/hub/{run}/receipt.json"
 VERIFICATION = "results/asr/calibration/verification.json"
 
 
@@ -280,9 +282,23 @@ class AsrInputs:
         report = ["results/asr/report/throughput.html"]
         return self.data() if self._waits or not self.data() else report
 
+    def receipts(self, wildcards: Any = None) -> list[str]:
+        """The receipts of the published models of all runs, or what comes before them."""
+        many, repo = len(self.section["runs"]) > 1, self.section["hub"]["repo"]
+        if many and repo and "{run}" not in repo:
+            sys.exit(f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}} in it")
+        names = {METRICS.format(run=run): RECEIPT.format(run=run) for run in self.section["runs"]}
+        return [names.get(path, path) for path in self.runs()]
+
+    def hub_flags(self, wildcards: Any) -> str:
+        """Which repository on which Hub a run's model goes to, and its licence."""
+        repo = (self.section["hub"]["repo"] or "local/asr-{run}").replace("{run}", wildcards.run)
+        return repository.flags({**self.section["hub"], "repo": repo}, "results/asr/hub/server", "licence")
+
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds, as far as it can be named now."""
-        return list(dict.fromkeys([*self.data(), *self.runs()]))
+        published = self.receipts() if self.section["hub"]["enabled"] else []
+        return list(dict.fromkeys([*self.data(), *self.runs(), *published]))
 
 
 def flags(chosen: Mapping[str, Any]) -> str:

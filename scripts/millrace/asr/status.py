@@ -18,6 +18,7 @@ _LATER = [
     ("verify_calibration", VERIFICATION),
     ("train_model", "results/asr/runs/{}/metrics.json"),
     ("report_throughput", PAGES[0]),
+    ("upload_model", "results/asr/hub/{}/receipt.json"),
 ]
 
 

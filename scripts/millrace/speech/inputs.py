@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
+from millrace.common.hub import repository
 from millrace.common.workflow.sources import Sources
 
 PARTITIONS = "results/speech/partitions"
 GONE = f"{PARTITIONS}/gone/groups.json"
+RECEIPT = "results/speech/hub/receipt.json"
+DIFF = "results/speech/hub/diff.txt"
 
 
 class SpeechInputs:
-    """Input functions and parameters of the lane's rules, over the partitions of this parse."""
+    """Input functions and parameters of the rules, over the partitions of this parse; `hub`: speech.hub."""
 
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
+    def __init__(self, sources: Sources, hub: dict[str, Any]) -> None:
+        self.sources, self.hub = sources, {**hub, "repo": hub["repo"] or "local/speech"}
 
     @property
     def partitions(self) -> dict[str, list[str]]:
@@ -63,4 +67,20 @@ class SpeechInputs:
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
         report = ["results/speech/report/summary.html"] if self.partitions else []
-        return [*self.manifests(), *self.shards(), *report]
+        published = self.receipt() if self.hub["enabled"] else []
+        return [*self.manifests(), *self.shards(), *report, *published]
+
+    def receipt(self, wildcards: Any = None) -> list[str]:
+        """What publishing leaves, when there is a corpus."""
+        return [RECEIPT] if self.partitions else []
+
+    def hub_diff(self, wildcards: Any = None) -> list[str]:
+        """The comparison with the Hub; an earlier one is deleted, as the Hub may have changed."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(DIFF)
+        return [DIFF] if self.partitions else []
+
+    def hub_flags(self, wildcards: Any) -> str:
+        """Which repository on which Hub; for the comparison that nothing is to be sent."""
+        flags = repository.flags(self.hub, "results/speech/hub/server", "max_delete_fraction")
+        return flags + (" --diff" if DIFF.endswith(wildcards.publication) else "")

@@ -10,6 +10,7 @@ from millrace.speech.inputs import PARTITIONS
 
 PAGES = ["results/speech/report/summary.html"]
 _INDEX, _LEDGER = "results/speech/index.parquet", Path("results/speech/ledger.json")
+_UPLOADS = Path("logs/speech/upload_shards")
 
 
 def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
@@ -25,6 +26,8 @@ def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
         ("merge_shards", "results/speech/shards/{}_index.parquet", countries),
         ("merge_index", _INDEX, whole),
         ("report_corpus", PAGES[0], whole),
+        # Known when they have begun, as not every run publishes.
+        ("upload_shards", "results/speech/hub/{}", {log.stem: [] for log in _UPLOADS.glob("*.log")}),
     ]
 
 

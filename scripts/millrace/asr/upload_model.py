@@ -1,0 +1,42 @@
+"""Publish the model of a run on a Hub, with a card that says what it was trained on and how well it does."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from pathlib import Path
+
+from millrace.asr.hub import card
+from millrace.common import atomic, cli
+from millrace.common.hub import repository
+from millrace.common.hub.publish import CARD, File, publish
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("--metrics", required=True, help="metrics.json of the run, beside its model")
+    add("--bucket-config", required=True, help="bucket_config.json of its data")
+    repository.add_flags(parser)
+    add("--licence", default="", help="the Hub's name of a licence, such as apache-2.0")
+    add("--card", required=True, help="output: README.md of the repository")
+    add("--receipt", required=True, help="output: commit, SHA-256 and size of every file (JSON)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    metrics = Path(args.metrics)
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "no commit"
+    text = card.render(args.repo, args.licence, commit, metrics, Path(args.bucket_config))
+    atomic.write_text(args.card, text)
+    files = [*card.files(metrics.parent / "model"), File.of(CARD, text.encode())]
+    with repository.connected(args, "model") as hub:
+        receipt = publish(hub, files)
+    atomic.write_json(args.receipt, receipt)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

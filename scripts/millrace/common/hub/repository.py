@@ -1,0 +1,131 @@
+"""A repository of a Hub, as the client library sees it: checked names, its tree, errors people can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.common.errors import MillraceError
+
+LOCAL = "local"
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.]))*(?<![-.])"
+_ENDPOINT = re.compile(r"https://[\w.-]+(:\d+)?/?|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/?", re.ASCII)
+# What no further attempt mends: status -> what is wrong, what to do.
+_FINAL = {
+    400: ("the Hub refuses the request", "Mend what it names, and publish again"),
+    401: ("the Hub accepts no token of yours", "Log in with `hf auth login`, or set HF_TOKEN"),
+    402: ("the account's storage is used up", "Free some of it, or extend it"),
+    403: ("the token may not do this", "Use one with write access to the repository"),
+    404: ("no such repository, or the token may not see it", "Check `repo`, or use another token"),
+    413: ("the Hub takes no files or requests of this size", "Make smaller shards: speech.max_shard_size_gb"),
+}
+
+
+@dataclass
+class Repository:
+    """`repo_id` of `kind` ("dataset" or "model") on a Hub; `head` is its commit when last looked at."""
+
+    api: Any  # huggingface_hub.HfApi
+    repo_id: str
+    kind: str
+    private: bool = True
+    head: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(f"{_NAME}/{_NAME}", self.repo_id) or self.repo_id.endswith(".git"):
+            where = f"repo {self.repo_id!r}"
+            raise MillraceError("not a repository", where, "Write namespace/name, as on the Hub's page")
+        self.name = {"repo_id": self.repo_id, "repo_type": self.kind}  # for the client
+
+    def look(self) -> bool:
+        """Note the head; False if there is no such repository. Raises MillraceError if the public can read
+        what is to be private."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            info = self.api.repo_info(**self.name, expand=["sha", "private"])
+        except RepositoryNotFoundError as error:
+            if error.response.status_code == 401:  # what the Hub tells people without a token
+                raise
+            return False
+        if self.private and not info.private:
+            remedy = "Make it private in its settings on the Hub, choose another, or set `private: false`"
+            raise MillraceError("the repository is public, and private was asked", self.repo_id, remedy)
+        self.head = info.sha
+        return True
+
+    def tree(self, paths: Sequence[str] | None = None) -> list[Any]:
+        """The files at the head, by a request for each 1,000; or those of `paths` that exist, by one."""
+        from huggingface_hub.hf_api import RepoFile
+
+        place = {**self.name, "revision": self.head}
+        if paths is None:
+            entries = self.api.list_repo_tree(recursive=True, **place)
+        else:
+            entries = self.api.get_paths_info(paths=list(paths), **place)
+        return [entry for entry in entries if isinstance(entry, RepoFile)]
+
+
+def flags(section: Mapping[str, Any], server_dir: str, *names: str) -> str:
+    """The `hub` section of a lane's config as those of add_flags, and its other keys `names`, for a shell."""
+    keys = ("endpoint", "repo", *names)
+    texts = [f"--{name.replace('_', '-')} {shlex.quote(str(section[name]))}" for name in keys]
+    return " ".join([*texts, *([] if section["private"] else ["--public"]), f"--server-dir {server_dir}"])
+
+
+def add_flags(parser: Any) -> None:
+    """Add the flags that say which repository on which Hub."""
+    add = parser.add_argument
+    add("--endpoint", default=LOCAL, help="`local`, or a Hub's address (default %(default)s)")
+    add("--server-dir", default="", help="folder of the local Hub's data")
+    add("--repo", required=True, help="namespace/name on the Hub")
+    add("--public", action="store_true", help="create it public, or publish to one that is public")
+
+
+@contextlib.contextmanager
+def connected(args: Any, kind: str) -> Iterator[Repository]:
+    """The repository of these flags; for `--endpoint local` our own Hub runs meanwhile."""
+    endpoint, token = args.endpoint, None  # of HF_TOKEN or the client's login
+    if endpoint != LOCAL and not _ENDPOINT.fullmatch(endpoint):
+        remedy = "Write local or https://<host> (http:// only of this machine); tokens belong into HF_TOKEN"
+        raise MillraceError("--endpoint is not the address of a Hub", "", remedy)
+    with contextlib.ExitStack() as stack:
+        if endpoint == LOCAL:
+            from millrace.common.hub.server import serve
+
+            os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # its store would be a second copy on this disk
+            endpoint, token = stack.enter_context(serve(args.server_dir)), False
+        from huggingface_hub import HfApi
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every request
+        yield Repository(HfApi(endpoint=endpoint, token=token), args.repo, kind, not args.public)
+
+
+def final(error: BaseException | None, repo_id: str) -> MillraceError | None:
+    """What to tell people of an error that a further attempt would not mend; None of all others."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        if 400 <= status < 500 and status not in (408, 409, 412, 425, 429):
+            problem, remedy = _FINAL.get(status, _FINAL[400])
+            return MillraceError(f"{problem} ({words(error)})", repo_id, remedy)
+        if isinstance(error, OSError) and error.filename:  # a file of ours
+            return MillraceError(str(error.strerror), str(error.filename), "Run the workflow again")
+        if type(error) is ValueError:  # the client's own check of the card, say
+            return MillraceError(words(error), repo_id)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def words(error: BaseException) -> str:
+    """An error on one line, without what a signed URL holds behind its question mark."""
+    text = getattr(error, "server_message", None) or str(error) or type(error).__name__
+    status = getattr(getattr(error, "response", None), "status_code", "")
+    return re.sub(r"\?\S+", "", f"{status} {text}".strip().partition("\n")[0])[:300]

@@ -1,0 +1,209 @@
+"""A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and nothing more.
+
+    python -m millrace.common.hub.server results/speech/hub/server --port 8017
+    HF_ENDPOINT=http://127.0.0.1:8017 python    # datasets.load_dataset("local/speech", "malta")
+
+It knows no users: a token is not looked at and not written anywhere. Only programs of this machine reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import orjson
+from aiohttp import web
+
+from millrace.common import cli
+from millrace.common.errors import MillraceError
+from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
+
+_PAGE_FILES, _MAX_COMMIT_BYTES = 1000, 256 << 20
+# As on the Hub: small texts go into the commit, all else is uploaded before it.
+_TEXTS, _MAX_TEXT_BYTES = (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes"), 10 << 20
+_STORE = web.AppKey("store", Store)
+_NAME = "{name:[^/]+/[^/]+}"
+_API = f"/api/{{kind:datasets|models}}/{_NAME}"
+_routes = web.RouteTableDef()
+
+
+@contextlib.contextmanager
+def serve(folder: str | Path, port: int = 0, middlewares: Sequence = ()) -> Iterator[str]:
+    """Serve the Hub in `folder` from a thread; yields its endpoint, `http://127.0.0.1:PORT`."""
+    app = web.Application(client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals])
+    app[_STORE] = Store(folder)
+    app.add_routes(_routes)
+    loop, runner = asyncio.new_event_loop(), web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    loop.run_until_complete(runner.setup())
+    try:
+        loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
+    except OSError as error:
+        raise MillraceError("another program has this port", str(port), "Choose another") from error
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+
+@web.middleware
+async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
+    try:
+        # A page of the web whose name leads to this machine is no client.
+        if request.url.host not in ("127.0.0.1", "localhost"):
+            raise RefusedError(403, "only 127.0.0.1 is served")
+        return await handler(request)
+    except RefusedError as error:
+        headers = {"X-Error-Code": error.code} if error.code else {}
+        return _json({"error": str(error)}, status=error.status, headers=headers)
+    except ConnectionResetError:  # the client has gone; nobody reads this
+        return web.Response(status=400)
+
+
+def _repository(request: web.Request) -> Repository:
+    path = request.match_info
+    return Repository(request.app[_STORE], path.get("kind", "models"), path["name"])
+
+
+def _commit_at(request: web.Request) -> dict:
+    return _repository(request).commit_at(request.match_info.get("revision", BRANCH))
+
+
+def _json(value: object, **options) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json", **options)
+
+
+@_routes.post("/api/validate-yaml")
+async def _validate_yaml(_: web.Request) -> web.Response:
+    return _json({"errors": [], "warnings": []})
+
+
+@_routes.post("/api/repos/create")
+async def _create(request: web.Request) -> web.Response:
+    wish = await request.json()
+    kind, name = f"{wish.get('type', 'model')}s", f"{wish.get('organization') or 'local'}/{wish['name']}"
+    if kind not in ("datasets", "models"):
+        raise RefusedError(400, f"{kind} are not served")
+    is_new = Repository(request.app[_STORE], kind, name).create(wish.get("visibility") == "private")
+    url = f"{request.url.origin()}/{'datasets/' if kind == 'datasets' else ''}{name}"
+    return _json({"url": url, "name": name}, status=200 if is_new else 409)
+
+
+@_routes.get(_API)
+@_routes.get(f"{_API}/revision/{{revision}}")
+async def _info(request: web.Request) -> web.Response:
+    repository, commit = _repository(request), _commit_at(request)
+    answer = {"id": repository.name, "sha": commit["oid"], "lastModified": commit["date"], "tags": []}
+    files = [] if "expand" in request.query else [{"rfilename": path} for path in commit["files"]]
+    return _json(answer | {"private": repository.is_private, "siblings": files})
+
+
+@_routes.get(f"{_API}/tree/{{revision}}{{path:(/.*)?}}")
+async def _tree(request: web.Request) -> web.Response:
+    commit, start, query = _commit_at(request), int(request.query.get("cursor", 0)), request.query
+    folder = request.match_info["path"].strip("/")
+    above = f"{folder}/" if folder else ""
+    entries = [entry for path, entry in commit["entries"].items() if path.startswith(above)]
+    if folder and not entries:
+        raise RefusedError(404, f"no folder {folder!r}", "EntryNotFound")
+    if query.get("recursive") != "true":
+        entries = [entry for entry in entries if entry["path"].count("/") == above.count("/")]
+    page = entries[start : start + _PAGE_FILES]
+    more = start + _PAGE_FILES < len(entries)
+    link = f'<{request.url.update_query(cursor=start + _PAGE_FILES)}>; rel="next"'
+    return _json(page, headers={"Link": link} if more else {})
+
+
+@_routes.post(f"{_API}/paths-info/{{revision}}")
+async def _paths_info(request: web.Request) -> web.Response:
+    entries = _commit_at(request)["entries"]
+    paths = [path.strip("/") for path in (await request.post()).getall("paths", [])]
+    return _json([entries[path] for path in paths if path in entries])
+
+
+@_routes.post(f"{_API}/preupload/{{revision}}")
+async def _preupload(request: web.Request) -> web.Response:
+    _commit_at(request)
+    answers = (await request.json())["files"]
+    for file in answers:
+        is_text = file["path"].endswith(_TEXTS) and file["size"] <= _MAX_TEXT_BYTES
+        file |= {"uploadMode": "regular" if is_text else "lfs", "shouldIgnore": False}
+    return _json({"files": answers})
+
+
+@_routes.get(f"{_API}/xet-write-token/{{revision}}")
+async def _xet_token(request: web.Request) -> web.Response:
+    """Send hf_xet to a folder of this machine; a token it must have, though nobody asks for it."""
+    return _json({"casUrl": f"local://{request.app[_STORE].xet}", "accessToken": "none", "exp": 1 << 40})
+
+
+@_routes.post(f"/{{kind:datasets}}/{_NAME}.git/info/lfs/objects/batch")
+@_routes.post(f"/{_NAME}.git/info/lfs/objects/batch")
+async def _lfs_batch(request: web.Request) -> web.Response:
+    answers = (await request.json())["objects"]
+    for answer in answers:
+        if not request.app[_STORE].content(answer["oid"]).exists():
+            url = f"{request.url.origin()}/lfs/{answer['oid']}/{answer['size']}"
+            answer["actions"] = {"upload": {"href": url}}
+    return _json({"transfer": "basic", "objects": answers})
+
+
+@_routes.put("/lfs/{sha256}/{size:[0-9]+}")
+async def _put(request: web.Request) -> web.Response:
+    """Take in a content. A body that breaks off raises, and nothing is left of it."""
+    store, path = request.app[_STORE], request.match_info
+    with tempfile.TemporaryDirectory(dir=store.uploads) as folder:
+        with open(partial := Path(folder, "content"), "wb") as handle:
+            async for data in request.content.iter_chunked(1 << 20):
+                handle.write(data)
+        await asyncio.to_thread(store.add, partial, path["sha256"], int(path["size"]))
+    return web.Response()
+
+
+@_routes.post(f"{_API}/commit/{{ref}}")
+async def _commit(request: web.Request) -> web.Response:
+    header, *operations = [orjson.loads(line) for line in (await request.read()).splitlines()]
+    repository = _repository(request)
+    if request.match_info["ref"] != BRANCH or "create_pr" in request.query:
+        raise RefusedError(400, f"commits go to {BRANCH}")
+    title, parent = header["value"]["summary"], header["value"].get("parentCommit")
+    oid = await asyncio.to_thread(repository.change, title, parent, operations)
+    url = f"{request.url.origin()}/{repository.name}/commit/{oid}"
+    return _json({"success": True, "commitOid": oid, "commitUrl": url})
+
+
+@_routes.get(f"/{{kind:datasets}}/{_NAME}/resolve/{{revision}}/{{path:.+}}")
+@_routes.get(f"/{_NAME}/resolve/{{revision}}/{{path:.+}}")
+async def _resolve(request: web.Request) -> web.StreamResponse:
+    commit, path = _commit_at(request), request.match_info["path"]
+    if path not in commit["files"]:
+        raise RefusedError(404, f"no file {path!r}", "EntryNotFound")
+    file = commit["files"][path]
+    # The client takes the linked tag before `ETag`, which aiohttp makes of a file's time.
+    headers = {"X-Repo-Commit": commit["oid"], "X-Linked-ETag": file.get("lfs", file)["oid"]}
+    headers["Content-Type"] = "application/octet-stream"
+    return web.FileResponse(request.app[_STORE].content(file["sha256"]), headers=headers)
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("folder", type=Path, help="what an upload step filled, or a new one")
+    parser.add_argument("--port", type=int, default=0, help="default: any free one")
+    args = parser.parse_args(argv)
+    with serve(args.folder, args.port) as endpoint:
+        print(endpoint, flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

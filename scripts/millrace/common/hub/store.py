@@ -1,0 +1,215 @@
+"""Repositories of the local Hub on disk: contents by SHA-256, the files of every commit, one branch.
+
+A reader follows `main` to a commit and from there to contents. All three are written beside their place and
+renamed, contents first and `main` last, so that a process killed at any moment leaves a whole repository.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+import orjson
+
+from millrace.common import atomic
+
+BRANCH = "main"
+_REPOSITORY = re.compile(r"(\w(?:[\w-]|\.(?!\.)){0,95})/(\w(?:[\w-]|\.(?!\.)){0,95})", re.ASCII)
+_PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
+# What the Hub itself puts into a new repository.
+_GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
+_ABANDONED_SECONDS = 86400
+# hf_xet cuts files into chunks; the `shards` of its folder list them. A shard is a header of 48 bytes, then
+# records of 48 bytes: of a file one, its segments, with _VERIFIED as many sums, with _SUMMED its SHA-256.
+_RECORD, _END_OF_FILES = 48, b"\xff" * 32
+_VERIFIED, _SUMMED = 1 << 31, 1 << 30
+
+
+class RefusedError(Exception):
+    """A request that cannot be served: the HTTP status, a message, the Hub's name of the error."""
+
+    def __init__(self, status: int, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class Store:
+    """The contents of all repositories."""
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        self.folder = Path(folder).absolute()
+        self.uploads, self.xet = self.folder / "uploads", self.folder / "xet"
+        self.uploads.mkdir(parents=True, exist_ok=True)
+        for path in self.uploads.glob("*"):
+            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def content(self, sha256: str) -> Path:
+        if not re.fullmatch("[0-9a-f]{64}", sha256):
+            raise RefusedError(400, f"not a SHA-256: {sha256!r}")
+        return self.folder / "contents" / sha256[:2] / sha256
+
+    def add(self, partial: Path, sha256: str, size: int) -> None:
+        """Take in a file as the content `sha256`, if it is that."""
+        with open(partial, "rb") as handle:
+            actual = hashlib.file_digest(handle, "sha256").hexdigest(), handle.tell()
+            os.fsync(handle.fileno())
+        if actual != (sha256, size):
+            raise RefusedError(400, f"{size} bytes of {sha256} were due, {actual[1]} of {actual[0]} came")
+        self.content(sha256).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, self.content(sha256))
+
+    def require(self, sums: set[str]) -> None:
+        """Refuse what was not uploaded; what a client has put into the folder of Xet is taken in here."""
+        missing = {sha256 for sha256 in sums if not self.content(sha256).exists()}
+        with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
+            for sha256, path in _fetch_xet(self.xet, missing, Path(folder)).items():
+                self.add(path, sha256, path.stat().st_size)
+                missing.remove(sha256)
+        if missing:
+            raise RefusedError(400, f"{len(missing)} contents were not uploaded, the first is {min(missing)}")
+
+
+class Repository:
+    """The repository `owner/name` of the kind `datasets` or `models`, which need not exist yet."""
+
+    def __init__(self, store: Store, kind: str, name: str) -> None:
+        if not _REPOSITORY.fullmatch(name):
+            raise RefusedError(400, f"{name!r} is not of the form owner/name")
+        self.store, self.name, self.folder = store, name, store.folder / kind / name
+        self.is_private = (self.folder / "private").exists()
+
+    def create(self, private: bool) -> bool:
+        """Make the repository with a first commit; False if it is there."""
+        with self._locked():
+            if (self.folder / BRANCH).exists():
+                return False
+            if private:
+                atomic.write_text(self.folder / "private", "")
+            files = {".gitattributes": self._text(".gitattributes", _GITATTRIBUTES)}
+            self._write("", "initial commit", files)
+            return True
+
+    def commit_at(self, revision: str) -> dict:
+        """The commit that the branch or an oid names, as `_read_commit` gives it."""
+        if not (self.folder / BRANCH).is_file():
+            raise RefusedError(404, f"no repository {self.name}", "RepoNotFound")
+        oid = (self.folder / BRANCH).read_text() if revision == BRANCH else revision
+        path = self.folder / "commits" / f"{oid}.json"
+        if not re.fullmatch("[0-9a-f]{40}", oid) or not path.is_file():
+            raise RefusedError(404, f"{self.name} has no revision {revision}", "RevisionNotFound")
+        return _read_commit(path)
+
+    def change(self, title: str, parent: str | None, operations: list[dict]) -> str:
+        """Commit all operations, as the client sends them, or none; the oid."""
+        for operation in operations:
+            if not _PATH.fullmatch(f"{operation['value']['path']}/"):
+                raise RefusedError(400, f"{operation['value']['path']!r} is not a path inside a repository")
+        self.store.require({each["value"]["oid"] for each in operations if each["key"] == "lfsFile"})
+        with self._locked():
+            head = self.commit_at(BRANCH)
+            if parent not in (None, head["oid"]):
+                raise RefusedError(412, "A commit has happened since. Please refresh and try again.")
+            files = dict(head["files"])
+            for operation in operations:
+                path, value = operation["value"]["path"], operation["value"]
+                if operation["key"] == "file":
+                    files[path] = self._text(path, base64.b64decode(value["content"]))
+                elif operation["key"] == "lfsFile":
+                    files[path] = self._pointer(path, value["oid"])
+                elif files.pop(path, None) is None:
+                    raise RefusedError(404, f"no file {path!r} to delete", "EntryNotFound")
+            return self._write(head["oid"], title, files)
+
+    def _write(self, parent: str, title: str, files: dict[str, dict]) -> str:
+        date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        data = orjson.dumps({"parent": parent, "title": title, "date": date, "files": files})
+        oid = hashlib.sha1(data).hexdigest()
+        atomic.write_bytes(self.folder / "commits" / f"{oid}.json", data)
+        atomic.write_text(self.folder / BRANCH, oid)
+        return oid
+
+    def _text(self, path: str, data: bytes) -> dict:
+        """A file that came with the commit, as the Hub lists it."""
+        sha256, oid = (
+            hashlib.sha256(data).hexdigest(),
+            hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+        )
+        atomic.write_bytes(self.store.content(sha256), data)
+        return {"type": "file", "path": path, "size": len(data), "oid": oid, "sha256": sha256}
+
+    def _pointer(self, path: str, sha256: str) -> dict:
+        """A file that was uploaded before the commit, as the Hub lists it; its `oid` is not git's."""
+        size = self.store.content(sha256).stat().st_size
+        lfs = {"oid": sha256, "size": size, "pointerSize": 134}
+        return {"type": "file", "path": path, "size": size, "oid": sha256[:40], "sha256": sha256, "lfs": lfs}
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time, also where two servers share the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+@functools.lru_cache(maxsize=8)
+def _read_commit(path: Path) -> dict:
+    """Oid, parent, title, date, files; `entries` has files and folders, sorted."""
+    commit = orjson.loads(path.read_bytes()) | {"oid": path.stem}
+    folders = {str(above) for name in commit["files"] for above in PurePosixPath(name).parents[:-1]}
+    folder = {"type": "directory", "size": 0, "oid": path.stem}
+    entries = commit["files"] | {name: folder | {"path": name} for name in folders}
+    return commit | {"entries": {name: entries[name] for name in sorted(entries)}}
+
+
+def _fetch_xet(folder: Path, wanted: set[str], target: Path) -> dict[str, Path]:
+    """Write those of the contents `wanted` (SHA-256) that `folder` has into `target`; their paths."""
+    source = folder / "xet/xorbs"
+    if not wanted or not source.is_dir():
+        return {}
+    import hf_xet
+
+    # The client may hold its lock on the index of the folder: read through a copy of the index.
+    index = target / "xet/xorbs"
+    index.mkdir(parents=True)
+    for path in source.iterdir():
+        (index / path.name).symlink_to(path) if path.is_dir() else shutil.copy(path, index)
+    files = {}
+    with hf_xet.XetSession().new_file_download_group(
+        endpoint=f"local://{target}", token="none", token_expiry_unix_secs=1 << 40
+    ) as group:
+        for shard in (source / "shards").glob("*.mdb"):
+            for sha256, xet_hash, size in _xet_files(shard.read_bytes()):
+                if sha256 in wanted and sha256 not in files:
+                    files[sha256] = target / sha256
+                    group.start_download_file(hf_xet.XetFileInfo(xet_hash, size), str(files[sha256]))
+    return files
+
+
+def _xet_files(shard: bytes) -> Iterator[tuple[str, str, int]]:
+    """(SHA-256, Xet hash, size) of the files of a shard; hashes are written as four little-endian numbers."""
+
+    def hash_at(at: int) -> str:
+        return "".join(f"{number:016x}" for number in struct.unpack_from("<4Q", shard, at))
+
+    at = _RECORD
+    while shard[at : at + 32] != _END_OF_FILES:
+        start, (flags, count) = at, struct.unpack_from("<II", shard, at + 32)
+        size = sum(struct.unpack_from("<I", shard, at + _RECORD * i + 36)[0] for i in range(1, count + 1))
+        at += _RECORD * (1 + count + (count if flags & _VERIFIED else 0))
+        if flags & _SUMMED:
+            yield hash_at(at), hash_at(start), size
+            at += _RECORD

@@ -1,0 +1,72 @@
+"""The published manifest: for every shard its path in the repository, SHA-256, size, samples and seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from millrace.common import jsonl
+from millrace.common.errors import Damaged, MillraceError, own_file
+from millrace.common.hub.publish import CARD, DATA, File
+from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.shards.index import read_facts
+
+NAME = "manifest.jsonl"
+_PUBLISHED = re.compile(
+    DATA + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/(?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar"
+)
+_BY = ["shard", "country", "language", "split", "sample_rate", "format"]
+
+
+def shards(index: str | os.PathLike) -> pd.DataFrame:
+    """A row for every shard of the merged index, in the order of countries, splits and shards: columns _BY,
+    `samples`, `seconds`, and `<rate>_sum` and `<rate>_count` of the known cer and wer."""
+    sums = {f"{rate}_{kind}": (rate, kind) for rate in ("cer", "wer") for kind in ("sum", "count")}
+    tables = []
+    with own_file(index), pq.ParquetFile(index) as file:
+        for number in range(file.num_row_groups):
+            names = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
+            rows = file.read_row_group(number, names).to_pandas()
+            rows["format"] = [name.rpartition(".")[2] for name in rows.pop("member")]
+            seconds = {"samples": ("duration_seconds", "size"), "seconds": ("duration_seconds", "sum")}
+            tables.append(rows.groupby(_BY).agg(**seconds, **sums))
+    if not sum(map(len, tables)):
+        raise MillraceError("no segment is in a shard", str(index), "There is nothing to publish yet")
+    table = pd.concat(tables).groupby(level=_BY).sum().reset_index()
+    order = table["split"].map({split: place for place, split in enumerate(SPLITS)})
+    return table.assign(order=order).sort_values(["country", "order", "shard"], ignore_index=True)
+
+
+def published_path(shard: str, split: str) -> str:
+    """Where a shard of the index, `<country>/<split and subset>/<name>`, goes."""
+    country, _, name = shard.split("/")
+    return f"{DATA}{country}/{split}/{name}"
+
+
+def rows(table: pd.DataFrame, shards_dir: str | os.PathLike) -> Iterator[dict]:
+    """The manifest's rows; digests are those that stand beside the tars, which are not read."""
+    for row in table.itertuples():
+        tar = Path(shards_dir) / row.shard
+        size, sha256 = read_facts(tar) or (None, None)
+        if sha256 is None or not tar.is_file() or tar.stat().st_size != size:
+            remedy = "Run `snakemake speech_shards --forcerun speech_create_shards`"
+            raise MillraceError("the shard is missing, or not as it was written", str(tar), remedy)
+        facts = {"samples": int(row.samples), "seconds": round(float(row.seconds), 6)}
+        yield {"path": published_path(row.shard, row.split), "sha256": sha256, "size": size, **facts}
+
+
+def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str | os.PathLike) -> list[File]:
+    """What is published: manifest, card, and the shards that the manifest names, in `shards_dir`."""
+    result = [File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))]
+    for number, row, _ in jsonl.lines(manifest):
+        match = _PUBLISHED.fullmatch(str(row.get("path")) if isinstance(row, dict) else "")
+        if not match:
+            raise Damaged(manifest, f"line {number} names no shard")
+        source = Path(shards_dir) / match["country"] / match["folder"] / Path(match[0]).name
+        result.append(File(match[0], row["size"], row["sha256"], source))
+    return result

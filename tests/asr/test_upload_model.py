@@ -1,0 +1,68 @@
+"""A run's model goes onto the Hub with its card; what else lies in its folder stays here."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from huggingface_hub import HfApi, snapshot_download
+
+from millrace.asr import upload_model
+from millrace.common import atomic
+from millrace.common.hub.server import serve
+
+METRICS = {"model": "/home/me/models/tiny", "parameters": 12, "optimizer_steps": 7, "samples": 9, "loss": 1.0}
+METRICS |= {"last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7}, "test": None}
+
+
+def write_run(folder):
+    """A run with a model, and the buckets it was trained on."""
+    atomic.write_json(folder / "run/metrics.json", METRICS)
+    atomic.write_json(folder / "run/run.json", {"run": {"lr": 0.1, "calibration": "/home/me/bs.json"}})
+    atomic.write_json(folder / "run/model/config.json", {"model_type": "millrace_ctc"})
+    for name in ("model.safetensors", "vocab.txt", "optimizer.pt", ".hidden.json", "README.md"):
+        (folder / "run/model" / name).write_bytes(name.encode())
+    (folder / "run/model/link.json").symlink_to("/etc/hostname")
+    rows = {"language": ["no", "no", None], "duration_s": [1800.0, 1800.0, 900.0]}
+    pq.write_table(pa.table(rows), folder / "b.parquet")
+    buckets = {"buckets": [{"path": "b.parquet"}], "total_hours": 1.25, "total_samples": 3}
+    splits = {"dev": {"hours": 0.5, "samples": 2}, "test": {"hours": 0.25, "samples": 1}}
+    atomic.write_json(folder / "bucket_config.json", {**buckets, "splits": splits})
+
+
+def publish(folder) -> int:
+    places = {"metrics": "run/metrics.json", "bucket-config": "bucket_config.json", "server-dir": "server"}
+    places |= {"card": "README.md", "receipt": "receipt.json"}
+    texts = [text for name, place in places.items() for text in (f"--{name}", str(folder / place))]
+    return upload_model.main([*texts, "--repo", "me/model", "--licence", "apache-2.0"])
+
+
+def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
+    write_run(tmp_path)
+    assert publish(tmp_path) == 0
+    with serve(tmp_path / "server") as endpoint:
+        api = HfApi(endpoint, token=False)
+        options = {"endpoint": endpoint, "token": False, "cache_dir": tmp_path / "cache"}
+        folder = snapshot_download("me/model", **options)
+        assert api.model_info("me/model").private
+        names = {entry.path for entry in api.list_repo_tree("me/model")}
+    assert names == {".gitattributes", "README.md", "config.json", "model.safetensors", "vocab.txt"}
+    with open(f"{folder}/model.safetensors") as handle:
+        assert handle.read() == "model.safetensors"
+    text = (tmp_path / "README.md").read_text()
+    assert (
+        'language: ["no"]' in text
+        and "no 1.00, und 0.25" in text
+        and "| dev | 0.50 | 2 | 2.000 | 0.500 | 0.750 |" in text
+    )
+    assert "- `lr`: 0.1" in text and "/home" not in text and "`tiny`" in text
+    receipt = (tmp_path / "receipt.json").read_bytes()
+    assert publish(tmp_path) == 0 and (tmp_path / "receipt.json").read_bytes() == receipt
+    assert len(json.loads(receipt)["files"]) == 4
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path, capsys):
+    write_run(tmp_path)
+    (tmp_path / "run/model/config.json").unlink()
+    assert publish(tmp_path) == 1

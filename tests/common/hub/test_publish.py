@@ -1,0 +1,236 @@
+"""Publishing: the repository holds what it is to hold, whatever fails on the way; or people are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from millrace.common.errors import MillraceError
+from millrace.common.hub.publish import File, publish
+from millrace.common.hub.store import Repository, Store
+from tests.common.hub.faults import commit_by_another, dying, faulty
+from tests.common.hub.files import CARD, REPO, history, repository, tree, wanted, write_shards
+
+ROOT = Path(__file__).parents[3]
+ROUTES = ("info", "tree", "validate-yaml", "preupload", "batch", "put", "commit", "paths-info")
+
+
+@pytest.fixture(params=["lfs", "xet"])
+def mode(request, monkeypatch):
+    """Both ways in which the client sends bytes."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", request.param == "lfs")
+    return request.param
+
+
+@pytest.fixture
+def lfs(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+
+
+def test_what_has_changed_is_sent_and_nothing_else(tmp_path, mode):
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        hub = repository(endpoint)
+        files = [*write_shards(tmp_path / "tars", range(50)), File.of("README.md", CARD)]
+        publish(hub, files)
+        assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+
+        faults.clear()
+        head = hub.head
+        publish(hub, files)
+        assert hub.head == head and set(faults.requests) == {"info", "tree"}
+        assert sum(faults.bytes.values()) == 0 and len(history(tmp_path / "hub")) == 2
+
+        # Two changed, one new, three gone: one commit, and the bytes of three.
+        files = [*write_shards(tmp_path / "tars", range(2), 3000, seed=1), *files[5:50]]
+        files += [*write_shards(tmp_path / "tars", range(50, 51), 4000), File.of("README.md", CARD + b"more")]
+        for file in files[2:47]:
+            file.source.unlink()  # what is there already is not read
+        faults.clear()
+        publish(hub, files)
+        assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 3
+        assert faults.requests["commit"] == 1
+        if mode == "lfs":
+            assert faults.bytes["put"] == 2 * 3000 + 4000 and faults.requests["put"] == 3
+
+
+@pytest.mark.parametrize(
+    ("route", "planned"),
+    [
+        *((route, (fault,)) for route in (*ROUTES, "create") for fault in (500, 429, 504, "drop")),
+        ("commit", (500, 429, 504)),
+    ],
+)  # fmt: skip
+def test_faults_that_pass_converge(tmp_path, lfs, route, planned):
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        hub, files = (
+            repository(endpoint),
+            [*write_shards(tmp_path / "tars", range(4)), File.of("README.md", CARD)],
+        )
+        faults.plan(route, *planned)
+        publish(hub, files, first_wait=0.01)
+        assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+        assert faults.requests[route] >= len(planned)
+
+
+def test_faults_of_the_token_route_of_xet_converge(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
+        faults.plan("xet-write-token", 500, "drop")
+        publish(hub, files, first_wait=0.01)
+        assert tree(hub) == wanted(files)
+
+
+@pytest.mark.parametrize(
+    ("route", "status", "words"),
+    [
+        ("info", 401, "accepts no token of yours .401 planned 401.*hf auth login"),
+        ("commit", 401, "HF_TOKEN"),
+        ("commit", 403, "may not do this.*write access"),
+        ("create", 404, "no such repository"),
+        ("put", 413, "takes no files.*max_shard_size_gb"),
+        ("commit", 413, "max_shard_size_gb"),
+        ("commit", 422, "refuses the request"),
+    ],
+)
+def test_what_no_further_attempt_mends_stops_with_what_to_do(tmp_path, lfs, route, status, words):
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        faults.plan(route, status, status)
+        with pytest.raises(MillraceError, match=words):
+            publish(repository(endpoint), write_shards(tmp_path / "tars", range(1)), first_wait=0.01)
+        assert faults.requests[route] == 1
+
+
+def test_a_hub_that_is_down_is_given_up_after_eight_attempts(tmp_path, lfs):
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        faults.plan("info", *[500] * 20)
+        with pytest.raises(MillraceError, match=r"no success .500 planned 500.*Try again later"):
+            publish(repository(endpoint), [], first_wait=0.001)
+        assert faults.requests["info"] == 8
+
+
+def test_a_server_that_dies_in_the_middle_and_comes_back(tmp_path, lfs):
+    files = [*write_shards(tmp_path / "tars", range(60)), File.of("README.md", CARD)]
+    with dying(tmp_path / "hub", "put", 55, pause=4) as endpoint:
+        hub = repository(endpoint)
+        publish(hub, files, first_wait=0.5)
+        assert tree(hub) == wanted(files)
+
+
+def test_another_ones_commit_in_between_is_seen_and_its_files_stay_but_for_data(tmp_path, lfs):
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
+        publish(hub, files[:2])
+        for path in ("NOTICE.txt", "data/stranger.txt"):
+            faults.plan("commit", commit_by_another(tmp_path / "hub", REPO, path))
+            publish(hub, files, first_wait=0.01)
+        names = {entry.path for entry in hub.tree()}
+        assert names == {".gitattributes", "NOTICE.txt", *wanted(files)}
+
+
+def test_a_client_that_is_killed_goes_on_where_it_was(tmp_path):
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom millrace.common.hub.publish import publish\n"
+        "from tests.common.hub.files import repository, write_shards\n"
+        "publish(repository(sys.argv[1]), write_shards(Path(sys.argv[2]), range(120)))"
+    )
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        is_dead = threading.Event()
+        faults.plan("put", *[None] * 70, is_dead.wait)
+        command = [sys.executable, "-c", program, endpoint, str(tmp_path / "tars")]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "HF_HUB_DISABLE_XET": "1"}
+        client = subprocess.Popen(command, env=environment)
+        while faults.requests["put"] < 71:
+            assert client.poll() is None
+            time.sleep(0.02)
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+        is_dead.set()
+        hub = repository(endpoint)
+        assert tree(hub) == {}
+        faults.clear()
+        subprocess.run(command, env=environment, check=True)
+        assert tree(hub) == wanted(write_shards(tmp_path / "tars", range(120)))
+        assert 40 <= faults.requests["put"] <= 60
+
+
+def many(source: Path, count: int, byte: bytes = b"x") -> list[File]:
+    """Files of the same bytes under many paths."""
+    source.write_bytes(byte * 100)
+    one = File.of("x", source)
+    return [File(f"data/malta/train/{number:05d}.tar", 100, one.sha256, source) for number in range(count)]
+
+
+def test_ten_thousand_files_take_few_requests_and_no_look_at_the_disk(tmp_path, lfs):
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        hub, files = repository(endpoint), many(tmp_path / "one.tar", 10_000)
+        publish(hub, files[:1])
+        values = [{"path": file.path, "oid": file.sha256} for file in files]
+        place = Repository(Store(tmp_path / "hub"), "datasets", REPO)
+        place.change("all", None, [{"key": "lfsFile", "value": value} for value in values])
+        (tmp_path / "one.tar").unlink()
+        faults.clear()
+        publish(hub, files)
+        assert faults.requests.total() <= 12
+        faults.clear()
+        publish(hub, [*files[:-2], *write_shards(tmp_path / "tars", range(2))])
+        assert faults.requests["info"] + faults.requests["tree"] + faults.requests["paths-info"] <= 15
+
+
+@pytest.mark.parametrize("fault", [None, 500, 429, 504, "drop", "foreign"])
+def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_one_commit(
+    tmp_path, lfs, fault
+):
+    card = File.of("README.md", CARD)
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        hub, files = repository(endpoint), [card, *many(tmp_path / "one.tar", 1100)]
+        foreign = commit_by_another(tmp_path / "hub", REPO, "NOTICE.txt")
+        faults.plan("commit", None, foreign if fault == "foreign" else fault)
+        publish(hub, files, first_wait=0.01)
+        assert tree(hub) == wanted(files)
+        commits = history(tmp_path / "hub")
+        assert 4 <= len(commits) <= 5
+        assert ["README.md" in commit["files"] for commit in commits[:2]] == [True, False]
+
+        faults.plan("commit", foreign if fault == "foreign" else fault)
+        publish(hub, [card, *many(tmp_path / "one.tar", 1100, b"y")], first_wait=0.01)
+        states = [
+            {file["sha256"] for file in commit["files"].values()} for commit in history(tmp_path / "hub")
+        ]
+        assert len(states[0] - states[1]) == 1 and tree(hub).keys() == wanted(files).keys()
+
+
+@pytest.mark.parametrize(("private", "refused"), [(True, True), (False, False)])
+def test_a_public_repository_is_refused_where_private_was_asked(tmp_path, lfs, private, refused):
+    with faulty(tmp_path / "hub") as (endpoint, _):
+        repository(endpoint).api.create_repo(REPO, repo_type="dataset", private=False)
+        hub, files = repository(endpoint, private=private), write_shards(tmp_path / "tars", range(1))
+        if refused:
+            with pytest.raises(MillraceError, match="public, and private was asked"):
+                publish(hub, files)
+        else:
+            publish(hub, files)
+        assert tree(repository(endpoint, private=False)) == ({} if refused else wanted(files))
+
+
+def test_many_deletes_are_refused_and_a_changed_file_is_not_published(tmp_path, lfs):
+    with faulty(tmp_path / "hub") as (endpoint, _):
+        hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
+        publish(hub, files)
+        refusal = r"3 of 4 files below data/.*max_delete_fraction 0.5.*run this step with --allow-delete"
+        with pytest.raises(MillraceError, match=refusal):
+            publish(hub, files[:1], max_delete_fraction=0.5)
+        publish(hub, files[:2], max_delete_fraction=0.5)
+        assert tree(hub) == wanted(files[:2])
+        new = write_shards(tmp_path / "tars", range(9, 10))
+        new[0].source.write_bytes(b"other")
+        with pytest.raises(MillraceError, match="has changed since it was planned"):
+            publish(hub, files[:2] + new)

@@ -1,0 +1,277 @@
+"""The local Hub, driven by `huggingface_hub` and `datasets` as they are."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, errors
+
+from millrace.common.hub.server import serve
+from millrace.common.hub.store import RefusedError, Repository, Store
+from tests.common.hub.faults import commit_by_another, dying, faulty
+
+REPO = "me/speech"
+TOKEN = "hf_thisIsNoToken"
+SHA256 = hashlib.sha256(b"x").hexdigest()
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """(client, folder, faults) of a server with an empty data set; the client sends files by LFS."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        api = HfApi(endpoint, token=TOKEN)
+        api.create_repo(REPO, repo_type="dataset", private=True)
+        yield api, tmp_path / "hub", faults
+
+
+def add(api: HfApi, files: dict[str, bytes], **options) -> str:
+    operations = [CommitOperationAdd(path, content) for path, content in files.items()]
+    options = {"repo_type": "dataset", "commit_message": "add"} | options
+    return api.create_commit(REPO, operations, **options).oid
+
+
+def paths(api: HfApi) -> list[str]:
+    return [entry.path for entry in api.list_repo_tree(REPO, recursive=True, repo_type="dataset")]
+
+
+def run_client(endpoint: str, home: Path, program: str, *arguments: str, **environment: str):
+    """A client of its own: it reads its settings when it is imported."""
+    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": TOKEN}
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+def make_shard(first: int) -> bytes:
+    """Ten samples; the text of the corpus' first is null."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for number in range(first, first + 10):
+            record = {"number": number, "wer": number + 0.25, "text": None if number < 6 else "x"}
+            for kind, data in (("json", json.dumps(record).encode()), ("wav", b"RIFF" * 1000)):
+                member = tarfile.TarInfo(f"s{number}.{kind}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+CARD = """---
+configs:
+- config_name: "no"
+  data_files: [{split: train, path: "data/no/train/*.tar"}]
+dataset_info:
+- config_name: "no"
+  features:
+  - name: json
+    struct: [{name: number, dtype: int64}, {name: wer, dtype: float64}, {name: text, dtype: string}]
+  - {name: wav, dtype: binary}
+---
+"""
+ROUND_TRIP = """
+    import hashlib, sys
+    from pathlib import Path
+    import huggingface_hub as hub
+    from huggingface_hub import CommitOperationAdd as Add, CommitOperationDelete as Delete
+    kind, contents = sys.argv[1], [bytes([number]) * 50_000 for number in range(2)]
+    api = hub.HfApi()
+    api.create_repo("me/speech", repo_type=kind, private=True)
+    api.create_repo("me/speech", repo_type=kind, private=True, exist_ok=True)
+    head = api.repo_info("me/speech", repo_type=kind)
+    assert head.private
+    names = ["data/no/0.tar", "data/no/1.tar"]
+    adds = [Add(name, content) for name, content in zip(names, contents)] + [Add("README.md", b"text")]
+    api.preupload_lfs_files("me/speech", adds, repo_type=kind, free_memory=False)
+    assert [entry.path for entry in api.list_repo_tree("me/speech", repo_type=kind)] == [".gitattributes"]
+    first = api.create_commit("me/speech", adds, commit_message="a", repo_type=kind, parent_commit=head.sha)
+    entries = {entry.path: entry for entry in api.list_repo_tree("me/speech", recursive=True, repo_type=kind)}
+    assert [*entries] == [".gitattributes", "README.md", "data", "data/no", *names]
+    for name, content in zip(names, contents):
+        assert entries[name].size == len(content)
+        assert entries[name].lfs.sha256 == hashlib.sha256(content).hexdigest()
+        assert Path(hub.hf_hub_download("me/speech", name, repo_type=kind)).read_bytes() == content
+    deletes = [Delete(names[0])]
+    api.create_commit("me/speech", deletes, commit_message="b", repo_type=kind, parent_commit=first.oid)
+    known = api.get_paths_info("me/speech", [*names, "data/no"], repo_type=kind)
+    assert [entry.path for entry in known] == [names[1], "data/no"]
+    there = [api.file_exists("me/speech", names[0], repo_type=kind, revision=r) for r in (first.oid, "main")]
+    assert there == [True, False]
+"""
+
+
+@pytest.mark.parametrize("kind", ["dataset", "model"])
+@pytest.mark.parametrize("xet", [True, False])
+def test_what_a_client_sends_it_lists_reads_and_deletes(tmp_path, kind, xet):
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        done = run_client(
+            endpoint, tmp_path / "home", ROUND_TRIP, kind, HF_HUB_DISABLE_XET="" if xet else "1"
+        )
+        assert done.returncode == 0, done.stderr
+    # With Xet the bytes go past the server.
+    assert (faults.requests["put"], faults.bytes["put"]) == ((0, 0) if xet else (2, 100_000))
+    assert not list((tmp_path / "hub/uploads").iterdir())
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()
+    ]
+
+
+def test_datasets_reads_it_streaming_and_not(tmp_path):
+    with serve(tmp_path / "hub") as endpoint:
+        api = HfApi(endpoint, token=TOKEN)
+        api.create_repo(REPO, repo_type="dataset")
+        add(
+            api,
+            {f"data/no/train/{i}.tar": make_shard(10 * i) for i in range(2)} | {"README.md": CARD.encode()},
+        )
+        program = """
+            import datasets
+            for streaming in (True, False):
+                rows = list(datasets.load_dataset("me/speech", "no", split="train", streaming=streaming))
+                assert [row["json"]["number"] for row in rows] == list(range(20)), rows
+                assert [row["json"]["wer"] for row in rows] == [number + 0.25 for number in range(20)]
+                assert rows[0]["json"]["text"] is None and rows[9]["json"]["text"] == "x"
+        """
+        done = run_client(endpoint, tmp_path / "home", program)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_commit_on_an_old_parent_changes_nothing(hub):
+    api, folder, faults = hub
+    head = api.repo_info(REPO, repo_type="dataset").sha
+    faults.plan("commit", commit_by_another(folder, REPO, "notes.txt"))
+    with pytest.raises(errors.HfHubHTTPError) as refusal:
+        add(api, {"a.md": b"a"}, parent_commit=head)
+    assert refusal.value.response.status_code == 412
+    assert paths(api) == [".gitattributes", "notes.txt"]
+    add(api, {"a.md": b"a"}, parent_commit=api.repo_info(REPO, repo_type="dataset").sha)
+    assert paths(api) == [".gitattributes", "a.md", "notes.txt"]
+
+
+def test_a_commit_is_whole_or_nothing(hub):
+    api, _, _ = hub
+    operations = [CommitOperationAdd("a.md", b"a"), CommitOperationDelete("b.md")]
+    with pytest.raises(errors.EntryNotFoundError):
+        api.create_commit(REPO, operations, commit_message="x", repo_type="dataset")
+    assert paths(api) == [".gitattributes"]
+
+
+def test_ten_thousand_files_take_eleven_pages(hub):
+    api, folder, faults = hub
+    text = {"key": "file", "value": {"path": "data/x.md", "content": b"eA=="}}
+    shards = [{"key": "lfsFile", "value": {"path": f"data/{i:05d}.tar", "oid": SHA256}} for i in range(9_998)]
+    for number, changes in enumerate(([text], shards)):
+        Repository(Store(folder), "datasets", REPO).change(str(number), None, changes)
+    faults.clear()
+    assert len(paths(api)) == 10_001
+    assert faults.requests["tree"] == 11
+    top = api.list_repo_tree(REPO, repo_type="dataset")
+    assert [each.path for each in top] == [".gitattributes", "data"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (lambda api: api.repo_info("me/other", repo_type="dataset"), errors.RepositoryNotFoundError),
+        (lambda api: api.repo_info(REPO, repo_type="model"), errors.RepositoryNotFoundError),
+        (lambda api: api.repo_info(REPO, repo_type="dataset", revision="v1"), errors.RevisionNotFoundError),
+        (lambda api: list(api.list_repo_tree(REPO, "data", repo_type="dataset")), errors.EntryNotFoundError),
+        (lambda api: api.create_repo("me/x", repo_type="space", space_sdk="static"), errors.BadRequestError),
+        (lambda api: add(api, {"a.md": b""}, create_pr=True), errors.BadRequestError),
+        (
+            lambda api: add(api, {"a.md": b""}, revision=api.repo_info(REPO, repo_type="dataset").sha),
+            errors.BadRequestError,
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused_as_by_the_hub(hub, ask, error):
+    with pytest.raises(error):
+        ask(hub[0])
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/a", "../a", "a/../b", "a//b", ".git/config", "a/.git/b", "a\0b", "./a"]
+)
+def test_a_path_that_leads_out_is_refused(tmp_path, path):
+    repository = Repository(Store(tmp_path), "datasets", REPO)
+    repository.create(private=True)
+    with pytest.raises(RefusedError, match="is not a path inside a repository"):
+        repository.change("x", None, [{"key": "file", "value": {"path": path, "content": b""}}])
+
+
+@pytest.mark.parametrize("name", ["me", "me/a/b", "../a", "me/..", "me/.a", "/a", "me/", "me/a b"])
+def test_a_name_that_leads_out_is_refused(tmp_path, name):
+    with pytest.raises(RefusedError, match="is not of the form owner/name"):
+        Repository(Store(tmp_path), "datasets", name)
+
+
+def ask(endpoint: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(endpoint.removeprefix("http://"), timeout=10)
+    connection.request(method, path, body, headers)
+    response = connection.getresponse()
+    answer = response.status, response.read()
+    connection.close()
+    return answer
+
+
+def test_bytes_that_are_not_what_they_are_called_are_refused(hub):
+    api, folder, _ = hub
+    for path in (f"/lfs/{SHA256}/1", f"/lfs/{SHA256}/2", "/lfs/..%2F..%2Fx/1"):
+        assert ask(api.endpoint, "PUT", path, b"y")[0] == 400
+    assert ask(api.endpoint, "PUT", f"/lfs/{SHA256}/1", b"x", Host="example.org")[0] == 403
+    # A client that dies in the middle.
+    connection = http.client.HTTPConnection(api.endpoint.removeprefix("http://"))
+    connection.request("PUT", f"/lfs/{SHA256}/1", b"", {"Content-Length": "1"})
+    connection.close()
+    with pytest.raises(RefusedError, match="1 contents were not uploaded"):
+        Store(folder).require({SHA256})
+    assert ask(api.endpoint, "PUT", f"/lfs/{SHA256}/1", b"x")[0] == 200
+    Store(folder).require({SHA256})
+
+
+def test_a_range_of_a_file_is_read(hub):
+    api, _, _ = hub
+    add(api, {"a.tar": b"0123456789"})
+    path = f"/datasets/{REPO}/resolve/main/a.tar"
+    assert ask(api.endpoint, "GET", path, Range="bytes=3-5") == (206, b"345")
+
+
+def test_a_server_killed_in_the_middle_of_an_upload_is_whole_when_it_is_back(tmp_path):
+    with dying(tmp_path / "hub", "put", 2, pause=1) as endpoint:
+        program = """
+            import huggingface_hub as hub
+            api = hub.HfApi()
+            api.create_repo("me/speech", repo_type="dataset")
+            for number in range(3):
+                operation = hub.CommitOperationAdd(f"{number}.tar", bytes([number]) * 3_000_000)
+                api.create_commit("me/speech", [operation], commit_message="x", repo_type="dataset")
+        """
+        done = run_client(endpoint, tmp_path / "home", program, HF_HUB_DISABLE_XET="1")
+        assert done.returncode == 0, done.stderr
+        assert "Retrying" in done.stderr
+        api = HfApi(endpoint, token=False)
+        assert paths(api) == [".gitattributes", "0.tar", "1.tar", "2.tar"]
+        [entry] = api.get_paths_info(REPO, ["1.tar"], repo_type="dataset")
+        assert Store(tmp_path / "hub").content(entry.lfs.sha256).read_bytes() == b"\1" * 3_000_000
+
+
+def test_two_servers_over_one_folder_make_no_commit_twice(tmp_path):
+    """A user may have a server of his own running while the workflow uploads."""
+    with serve(tmp_path) as one, serve(tmp_path) as two:
+        apis = [HfApi(one, token=TOKEN), HfApi(two, token=TOKEN)]
+        apis[0].create_repo(REPO, repo_type="dataset")
+        threads = [threading.Thread(target=add, args=(apis[i % 2], {f"{i}.md": b"x"})) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert paths(apis[0]) == paths(apis[1]) == [".gitattributes", *(f"{i}.md" for i in range(8))]
