@@ -294,7 +294,8 @@ rule speech_write_card:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(4000),
+        mem_mb=LANES.memory_mb(500, per_mb=1),
+        runtime=LANES.runtime(15, per_mb=0.05),
     params:
         repo=SPEECH.hub["repo"],
         licence=SPEECH.hub["licence"],
