@@ -199,7 +199,7 @@ class Lanes:
         status.say_last(self.config["lanes"], self._parsed, failed, logs)
 
     def _built_choices(self, lane: str) -> dict[str, dict[str, Any]]:
-        return jsonl.read(_CHOICES.format(lane)) if os.path.exists(_CHOICES.format(lane)) else {}
+        return jsonl.read_or({}, _CHOICES.format(lane))
 
     def _say(self, message: str) -> None:
         """Print a line, once."""

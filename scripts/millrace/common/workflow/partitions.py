@@ -73,18 +73,13 @@ class DigestCache:
         entry = self._new.get(stat.path) or self._old.get(stat.path)
         if again or entry is None or entry[0] != stat.signature:
             self.reads += 1
-            facts = read(stat.path)
-            entry = [stat.signature, facts, *[each for each in (entry or [])[1:9] if each != facts]]
+            entry = [stat.signature, read(stat.path)]
         self._new[stat.path] = entry
         return entry[1]
 
-    def knows(self, path: str) -> bool:
-        """Whether there are facts of this file, of whatever state of it."""
-        return path in self._old or path in self._new
-
-    def history(self, path: str) -> list[Any]:
-        """The facts of a file, and a few earlier ones, the latest first."""
-        return (self._new.get(path) or self._old.get(path) or [None])[1:]
+    def last(self, path: str) -> Any:
+        """The facts of a file, of whatever state of it; None for a new one."""
+        return (self._new.get(path) or self._old.get(path) or [None, None])[1]
 
     def save(self) -> None:
         """Store the entries asked for since the cache was opened; others are dropped."""

@@ -146,7 +146,7 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
         return Sources()
 
     ids = {name: built.keep(folder / name, items) for name, items in contents.items.items()}
-    last, known = load(folder), _known(folder)
+    last, known = load(folder), jsonl.read_or({}, folder / _STATE)
     if contents.state and contents.state == known.get("state"):
         contents.groups, contents.files = last.partitions, last.files
         contents.notes, contents.total, is_draft = known["notes"], known["total"], known["draft"]
@@ -160,17 +160,10 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
             each.save()
         index = {"partitions": contents.groups, "files": contents.files}
         atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-        contents.notes += _settings_note(contents)
-        if len(names) > _MANY and contents.knob and not contents.assignment.saved:
-            key, value = contents.knob
-            fewer = math.ceil(value * len(names) / 200)
-            text = (
-                f"{len(names)} partitions make every dry run slow: set {key}, now {value:g}, to about {fewer}"
-            )
-            contents.notes.append(f"{text}. It counts for what has not been run yet")
+        contents.notes += _placement_notes(contents, len(names))
         is_draft = bool(contents.assignment.added)
-        facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
         if contents.state:
+            facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
             atomic.write_json(folder / _STATE, facts | {"state": contents.state})
     changes = _changes(folder, contents, names)
     if ids:
@@ -201,18 +194,17 @@ _MANY = 1000
 _STATE = "index/state.json"
 
 
-def _known(folder: Path) -> dict[str, Any]:
-    try:
-        return jsonl.read(folder / _STATE)
-    except (FileNotFoundError, ValueError):
-        return {}
-
-
-def _settings_note(contents: Contents) -> list[str]:
+def _placement_notes(contents: Contents, count: int) -> list[str]:
+    """What of the settings does not count for what is placed; and the setting that makes fewer partitions."""
+    notes, is_new = [], not contents.assignment.saved
     decided = contents.assignment.path.with_suffix(".settings.json")
-    before = jsonl.read(decided) if contents.assignment.saved and decided.exists() else {}
-    fixed = "; ".join(differences(before, contents.settings))
-    return [f"{fixed}: {contents.placed}"] if fixed else []
+    if not is_new and (fixed := differences(jsonl.read_or({}, decided), contents.settings)):
+        notes.append(f"{'; '.join(fixed)}: {contents.placed}")
+    if is_new and count > _MANY and contents.knob:
+        key, value = contents.knob
+        remedy = f"set {key}, now {value:g}, to about {math.ceil(value * count / 200)}"
+        notes.append(f"{count} partitions make every dry run slow: {remedy}")
+    return notes
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -246,6 +238,6 @@ def _list_gone(path: Path, contents: Contents, gone_ids: Collection[str]) -> Non
     """List the groups that were built and are no more: an input of the merge, which deletes their files."""
     items, present = contents.items[""], {*contents.groups, *contents.left_out}
     gone = {items.group(name) for name in gone_ids if items.has_output(name)}
-    gone = {*gone, *(jsonl.read(path) if path.exists() else [])} - present
+    gone = {*gone, *jsonl.read_or([], path)} - present
     if gone or path.exists():
         atomic.write_if_changed(path, atomic.json_bytes(sorted(gone)))

@@ -17,6 +17,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder, is_utf8
+from millrace.speech.names import safe_name
 
 # Where a country's alignment files lie; and what stands in their listing for a folder.
 ALIGNED, FOLDER = "Alignment/alignment_output", ["a folder"]
@@ -109,7 +110,7 @@ def read(
         else:
             stat, again = partitions.Stat(path, *state), path in suspects
             try:
-                facts = known.get(stat, partial(_facts, stat, again or known.knows(path)), again)
+                facts = known.get(stat, partial(_facts, stat, again or known.last(path) is not None), again)
             except OSError as error:
                 country.rejected.append(_rejected(name, "json_unreadable", error.strerror or str(error)))
             else:
@@ -120,12 +121,12 @@ def read(
     return country
 
 
-def list_names(folder: Path) -> list[str]:
-    """What lies in a country's alignment folder."""
+def list_names(folder: Path) -> list[str] | None:
+    """What lies in a country's alignment folder; None if it has none."""
     try:
-        return os.listdir(folder / ALIGNED)
+        return [name for name in os.listdir(folder / ALIGNED) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return None
 
 
 def list_alignments(folder: Path) -> list[list] | None:
@@ -133,24 +134,20 @@ def list_alignments(folder: Path) -> list[list] | None:
 
     Of what is no file it is the name, and FOLDER or what is wrong with it.
     """
-    listing: list[list] = []
-    try:
-        entries = sorted(os.scandir(folder / ALIGNED), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
+    if (names := list_names(folder)) is None:
         return None
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
+    listing: list[list] = []
+    for name in sorted(names):
         try:
-            status = entry.stat()
+            status = os.stat(f"{folder}/{ALIGNED}/{name}")
         except OSError as error:
-            listing.append([entry.name, error.strerror or str(error)])
+            listing.append([name, error.strerror or str(error)])
             continue
         if stat_module.S_ISREG(status.st_mode):
-            listing.append([entry.name, status.st_size, status.st_mtime_ns, status.st_ino])
+            listing.append([name, status.st_size, status.st_mtime_ns, status.st_ino])
         else:
             is_folder = stat_module.S_ISDIR(status.st_mode)
-            listing.append([entry.name, *(FOLDER if is_folder else ["is not a regular file"])])
+            listing.append([name, *(FOLDER if is_folder else ["is not a regular file"])])
     return listing
 
 
@@ -213,6 +210,11 @@ def _facts(stat: partitions.Stat, whole: bool, path: str) -> dict[str, Any]:
 def version_of(stat: partitions.Stat) -> str:
     """What stands for the content of a file that was not read whole."""
     return f"{stat.size}-{stat.mtime_ns}"
+
+
+def id_of(folder: Path) -> str:
+    """What names a country's files and jobs."""
+    return safe_name(shown(folder.name))
 
 
 def shown(name: str) -> str:
