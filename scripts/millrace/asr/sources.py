@@ -23,7 +23,7 @@ QUIET_KEYS = {"partition_gb", "pinned"}
 # Below this many bytes Snakemake compares content, not times, and so do we.
 _COMPARED = 1_000_000
 # Bytes of new JSONL that a dry run reads; of what is more it looks at so many places.
-_READ, _PLACES = 250_000_000, 50_000
+_READ, _PLACES = 250_000_000, 30_000
 
 
 @dataclass
@@ -147,7 +147,6 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         items=items,
         then="the buckets",
         unchanged={path for path, state in states.items() if was.get(path) == state},
-        knob=("asr.partition_gb", settings.partition_gb),
         check=check if large else lambda: None,
     )
 

@@ -96,7 +96,6 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     file = Path(settings.assignment_file)
     states = [head.state for head in heads], asdict(settings), media.signature(str(file))
     contents.state = jsonl.digest(states) if all(head.state for head in heads) else ""
-    contents.knob = "speech.partition_hours", settings.partition_hours
     contents.items = {"": _items(folder.parent, index)}
     contents.settings = {key: getattr(settings, key) for key in sorted(FIXED)}
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}

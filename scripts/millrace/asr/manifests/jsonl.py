@@ -59,7 +59,7 @@ class Reader(Manifest):
 
         Raises MillraceError for the first line that is not JSON.
         """
-        named: set[tuple[str, str]] = set()
+        named: set[bytes | None] = set()
         rows = content = 0
         with readable(self.files[file]), open(self.files[file], "rb") as handle:
             for number, raw in enumerate(handle, 1):
@@ -81,7 +81,7 @@ class Reader(Manifest):
 
     def some_tars(self, file: int, step: int) -> list[str]:
         """The tars named in a block every `step` bytes of a file, and in its last one."""
-        named: set[tuple[str, str]] = set()
+        named: set[bytes | None] = set()
         with readable(self.files[file]), open(self.files[file], "rb") as handle:
             last = max(handle.seek(0, os.SEEK_END) - _BLOCK, 0)
             for start in [*range(0, last, max(step, _BLOCK)), last]:
@@ -92,9 +92,11 @@ class Reader(Manifest):
                         named.add(_place(orjson.loads(raw)))
         return self._tars_of(named, file)
 
-    def _tars_of(self, places: set[tuple[str, str]], file: int) -> list[str]:
-        rows = ({"tar_path": orjson.loads(tar), "shard_id": orjson.loads(shard)} for tar, shard in places)
-        return sorted({self._row(row, file)["tar_path"] for row in rows} - {""})
+    def _tars_of(self, places: set[bytes | None], file: int) -> list[str]:
+        named = (orjson.loads(place) for place in places - {None})
+        return sorted(
+            {self._row({"tar_path": tar, "shard_id": shard}, file)["tar_path"] for tar, shard in named}
+        )
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
         file, tars = rows.file, {tar: number for number, tar in enumerate(self.tars)}
@@ -143,12 +145,12 @@ class Reader(Manifest):
         return ""
 
 
-def _place(value: Any) -> tuple[str, str]:
-    """What of a row says which tar it is in, as JSON."""
+def _place(value: Any) -> bytes | None:
+    """What of a row says which tar it is in, as JSON; None for what is no row."""
     if not isinstance(value, dict):
-        return "null", "null"
+        return None
     tar = next((value[alias] for alias in ALIASES["tar_path"] if value.get(alias) is not None), None)
-    return orjson.dumps(tar).decode(), orjson.dumps(value.get("shard_id")).decode()
+    return orjson.dumps([tar, value.get("shard_id")])
 
 
 def _table(rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray) -> pa.Table:

@@ -7,7 +7,6 @@ lane's config, and `collect(settings, folder, table)`, which reads the sources a
 from __future__ import annotations
 
 import gc
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -66,7 +65,7 @@ class Contents:
     sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
     compare with what was built, by sub-folder ("" for the partitions), `then` what all make. `settings` count
     for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
-    are those of Sources. `knob` is the key, and its value, that bounds partitions.
+    are those of Sources.
     """
 
     assignment: partitions.Assignment | None
@@ -85,7 +84,6 @@ class Contents:
     before_save: Callable[[], None] = lambda: None
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
-    knob: tuple[str, float] | None = None
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
@@ -160,7 +158,7 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
             each.save()
         index = {"partitions": contents.groups, "files": contents.files}
         atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-        contents.notes += _placement_notes(contents, len(names))
+        contents.notes += _settings_note(contents)
         is_draft = bool(contents.assignment.added)
         if contents.state:
             facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
@@ -188,23 +186,14 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
     return Sources(contents.groups, contents.files, None, contents.notes, changes, save, *more)
 
 
-# A dry run takes 1 ms a job, so with this many partitions some seconds.
-_MANY = 1000
 # What of the last sync is needed if all is as it was.
 _STATE = "index/state.json"
 
 
-def _placement_notes(contents: Contents, count: int) -> list[str]:
-    """What of the settings does not count for what is placed; and the setting that makes fewer partitions."""
-    notes, is_new = [], not contents.assignment.saved
-    decided = contents.assignment.path.with_suffix(".settings.json")
-    if not is_new and (fixed := differences(jsonl.read_or({}, decided), contents.settings)):
-        notes.append(f"{'; '.join(fixed)}: {contents.placed}")
-    if is_new and count > _MANY and contents.knob:
-        key, value = contents.knob
-        remedy = f"set {key}, now {value:g}, to about {math.ceil(value * count / 200)}"
-        notes.append(f"{count} partitions make every dry run slow: {remedy}")
-    return notes
+def _settings_note(contents: Contents) -> list[str]:
+    decided = jsonl.read_or({}, contents.assignment.path.with_suffix(".settings.json"))
+    fixed = differences(decided, contents.settings) if contents.assignment.saved else []
+    return [f"{'; '.join(fixed)}: {contents.placed}"] if fixed else []
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
