@@ -129,7 +129,7 @@ def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[st
             if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 yield 1, BadJson("json_encoding", "the file is UTF-16; convert it to UTF-8"), []
                 return
-            if not raw.strip():
+            if not (raw := raw.rstrip()):
                 continue
             try:
                 value, repairs = loads(raw)

@@ -55,9 +55,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """
     root, index = Path(settings.countries_root), folder / "index"
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
-    suspects = {
-        path for each in folder.parent.glob(_NOTED.format("*", "damaged")) for path in jsonl.read(each)
-    }
+    damaged = folder.parent.glob(_NOTED.format("*", "damaged"))
+    suspects = {path for each in damaged for path in jsonl.read_or([], each)}
     maps = {"path_map": settings.path_map, "language_map": settings.language_map}
     tables.refresh(folders, index, **maps, suspects=suspects)
     names = [country_folder.id_of(path) for path in folders]
@@ -147,9 +146,7 @@ def _partitions(
 
     def before_save() -> None:
         """Note the audio's content of new recordings: once in the life of each."""
-        names = {
-            placement.item: placement for placement in assignment.added if "content" not in placement.labels
-        }
+        names = {each.item: each for each in assignment.added if "content" not in each.labels}
         for item, content in twins.contents(files(), lambda name, size: name in names, audio).items():
             names[item].labels["content"] = content
 

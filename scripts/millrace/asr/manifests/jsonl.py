@@ -61,18 +61,11 @@ class Reader(Manifest):
         """
         named: set[bytes | None] = set()
         rows = content = 0
-        with readable(self.files[file]), open(self.files[file], "rb") as handle:
-            for number, raw in enumerate(handle, 1):
-                try:
-                    value = orjson.loads(raw)
-                except orjson.JSONDecodeError:
-                    if not raw.strip():
-                        continue
-                    try:
-                        value, _ = jsonl.loads(raw.rstrip())
-                    except jsonl.BadJson as bad:
-                        where, remedy = f"{self.files[file]}, line {number}", "Mend the line, or remove it"
-                        raise MillraceError(f"this line is not JSON: {bad}", where, remedy) from None
+        with readable(self.files[file]):
+            for number, value, _ in jsonl.lines(self.files[file]):
+                if isinstance(value, jsonl.BadJson):
+                    where, remedy = f"{self.files[file]}, line {number}", "Mend the line, or remove it"
+                    raise MillraceError(f"this line is not JSON: {value}", where, remedy)
                 rows += 1
                 named.add(_place(value))
                 row = hashlib.blake2b(jsonl.canonical(value), digest_size=16).digest()
@@ -93,10 +86,8 @@ class Reader(Manifest):
         return self._tars_of(named, file)
 
     def _tars_of(self, places: set[bytes | None], file: int) -> list[str]:
-        named = (orjson.loads(place) for place in places - {None})
-        return sorted(
-            {self._row({"tar_path": tar, "shard_id": shard}, file)["tar_path"] for tar, shard in named}
-        )
+        rows = (orjson.loads(each) for each in places - {None})
+        return sorted({self._row(row, file)["tar_path"] for row in rows} - {""})
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
         file, tars = rows.file, {tar: number for number, tar in enumerate(self.tars)}
@@ -150,7 +141,7 @@ def _place(value: Any) -> bytes | None:
     if not isinstance(value, dict):
         return None
     tar = next((value[alias] for alias in ALIASES["tar_path"] if value.get(alias) is not None), None)
-    return orjson.dumps([tar, value.get("shard_id")])
+    return orjson.dumps({"tar_path": tar, "shard_id": value.get("shard_id")})
 
 
 def _table(rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray) -> pa.Table:

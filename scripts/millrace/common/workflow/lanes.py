@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shlex
 import sys
@@ -94,19 +95,13 @@ class Lanes:
 
         Doubled at each further attempt, as Slurm kills a job that needs more.
         """
-
-        def mem_mb(wildcards: Any, input: Iterable[str], attempt: int) -> int:
-            return round(300 + payload + per_mb * _size_mb(input)) * 2 ** (attempt - 1)
-
-        return mem_mb
+        return lambda wildcards, input, attempt: (
+            round(300 + payload + per_mb * _size_mb(input)) * 2 ** (attempt - 1)
+        )
 
     def runtime(self, minutes: float, per_mb: float = 0) -> Callable[..., int]:
         """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further attempt."""
-
-        def runtime(wildcards: Any, input: Iterable[str], attempt: int) -> int:
-            return round(minutes + per_mb * _size_mb(input)) * attempt
-
-        return runtime
+        return lambda wildcards, input, attempt: round(minutes + per_mb * _size_mb(input)) * attempt
 
     def sources(self, lane: str, module: Any, remedy: str) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
@@ -115,9 +110,9 @@ class Lanes:
         targets that need them, what is damaged stops the workflow, with one line.
         """
         folder = f"results/{lane}/partitions"
-        if not self.is_main_process:
-            return workflow_sources.load(folder)
         last = workflow_sources.load(folder)
+        if not self.is_main_process:
+            return last
         if lane not in self.config["lanes"]:
             if not last.partitions:
                 text = f"Millrace: {lane}: it is not among `lanes`, and nothing of it was built: {remedy}"
@@ -128,6 +123,7 @@ class Lanes:
         if run_lock.is_held():
             self._say(_LOCKED)
             return last
+        gc.disable()  # half of the time of a large corpus, and there are no circles to collect
         try:
             settings = workflow_sources.settings_of(module.Settings, self.config[lane])
             sources = workflow_sources.sync(module.collect, settings, folder)
@@ -140,6 +136,8 @@ class Lanes:
             # A full disk, or a folder that may not be read: Snakemake would print a place in our code.
             place = error.filename or "results"
             sys.exit(f"Millrace: {lane}: {place}: {error.strerror}. Mend that, and try again")
+        finally:
+            gc.enable()
         for note in sources.notes:
             self._say(f"{lane}: {note}")
         if missing := sources.missing:

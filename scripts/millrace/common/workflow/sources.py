@@ -6,7 +6,6 @@ lane's config, and `collect(settings, folder, table)`, which reads the sources a
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -120,14 +119,7 @@ def sync(
     draft until `save` is called, before the first job starts. Raises MillraceError for damaged sources and
     assignments, OSError for what may not be read or written.
     """
-    gc.disable()  # half of the time of a large corpus, and there are no circles to collect
-    try:
-        return _sync(collect, settings, Path(folder))
-    finally:
-        gc.enable()
-
-
-def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any, folder: Path) -> Sources:
+    folder = Path(folder)
     tables: list[partitions.DigestCache] = []
 
     def table(name: str, version: int = 1) -> partitions.DigestCache:
@@ -145,10 +137,11 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
 
     ids = {name: built.keep(folder / name, items) for name, items in contents.items.items()}
     last, known = load(folder), jsonl.read_or({}, folder / _STATE)
-    if contents.state and contents.state == known.get("state"):
+    names = [name for group in last.partitions.values() for name in group]
+    is_same = contents.state and contents.state == known.get("state")
+    if is_same and all((folder / f"{name}.json").exists() for name in names):
         contents.groups, contents.files = last.partitions, last.files
         contents.notes, contents.total, is_draft = known["notes"], known["total"], known["draft"]
-        names = [name for group in contents.groups.values() for name in group]
     else:
         (folder / _STATE).unlink(missing_ok=True)
         names = partitions.sync_files(folder, contents.partitions)

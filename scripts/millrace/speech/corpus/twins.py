@@ -59,14 +59,16 @@ def contents(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCa
             if size and wanted(name := f"{country}/{video_id}", size):
                 first.setdefault(name, (size, path))
 
-    def digest(path: str) -> str | None:
+    def content(size: int, path: str) -> str | None:
         with contextlib.suppress(OSError):
-            return digests.get(Stat.of(path), jsonl.head_tail_digest)
+            return f"{size}-{digests.get(Stat.of(path), jsonl.head_tail_digest)}"
         return None
 
     with ThreadPoolExecutor(8) as pool:
-        pairs = zip(first.items(), pool.map(digest, [path for _, path in first.values()]), strict=True)
-        return {name: f"{size}-{value}" for (name, (size, _)), value in pairs if value}
+        known = (
+            zip(first, pool.map(content, *zip(*first.values(), strict=True)), strict=True) if first else ()
+        )
+        return {name: value for name, value in known if value}
 
 
 def other_split(twin_of: str | None, placement: Placement, assignment: Assignment) -> str | None:
