@@ -132,9 +132,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
 
     if large := [path for path in stats if facts[path].get("part")]:
         size = sum(stats[path].size for path in large) / 1e9
-        notes.append(
-            f"{size:.1f} GB of manifests are read in part; a run reads all of them before its first job"
-        )
+        notes.append(f"{size:.1f} GB of manifests are read in part; a run reads all before its first job")
     groups = {"tars": sorted(contents)}
     return Contents(
         assignment,

@@ -12,9 +12,8 @@ from typing import Any
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import partitions
 from millrace.common.workflow.built import Items
-from millrace.common.workflow.partitions import Placement
+from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
 from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
 from millrace.speech.corpus import alignment, media, splits, tables, twins
@@ -55,8 +54,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """
     root, index = Path(settings.countries_root), folder / "index"
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
-    damaged = folder.parent.glob(_NOTED.format("*", "damaged"))
-    suspects = {path for each in damaged for path in jsonl.read_or([], each)}
+    lists = folder.parent.glob(_NOTED.format("*", "damaged"))
+    suspects = {path for each in lists for path in jsonl.read_or([], each)}
     maps = {"path_map": settings.path_map, "language_map": settings.language_map}
     tables.refresh(folders, index, **maps, suspects=suspects)
     names = [country_folder.id_of(path) for path in folders]
@@ -66,8 +65,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         if pristine := root == DEMO_ROOT and not heads and not root.with_name("corpus.json").exists():
             raise SourcesMissing(f"no corpus at {root}", pristine)
         expected = "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
-        pattern = "*/Alignment/alignment_output/*_aligned.json"
-        problem = misplaced("speech.countries_root", root, expected, pattern)
+        problem = misplaced("speech.countries_root", root, expected, f"*/{country_folder.ALIGNED}/*{SUFFIX}")
         demo = ". For the demo corpus run `snakemake speech_fetch_corpus`" if root == DEMO_ROOT else ""
         raise SourcesMissing(problem + demo)
 
@@ -92,8 +90,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     groups: dict[str, list[str]] = {name: [] for name in names}
     contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
     contents.partitions = _partitions(contents, settings, folder, heads, table("audio"))
-    file = Path(settings.assignment_file)
-    states = [head.state for head in heads], asdict(settings), media.signature(str(file))
+    states = [head.state for head in heads], asdict(settings), media.signature(settings.assignment_file)
     contents.state = jsonl.digest(states) if all(head.state for head in heads) else ""
     contents.items = {"": _items(folder.parent, index)}
     contents.settings = {key: getattr(settings, key) for key in sorted(FIXED)}
@@ -103,11 +100,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
 
 
 def _partitions(
-    contents: Contents,
-    settings: Settings,
-    folder: Path,
-    heads: list[tables.Head],
-    audio: partitions.DigestCache,
+    contents: Contents, settings: Settings, folder: Path, heads: list[Country], audio: DigestCache
 ) -> Iterator[tuple[str, dict]]:
     """The partition files, country by country as a large corpus takes memory; completes `contents`."""
     contents.assignment = assignment = splits.load(settings.assignment_file, settings.partition_hours)
@@ -153,9 +146,7 @@ def _partitions(
     contents.before_save = before_save
 
 
-def _partition_contents(
-    country: Country, placed: list[Placement], assignment: partitions.Assignment
-) -> dict[str, dict]:
+def _partition_contents(country: Country, placed: list[Placement], assignment: Assignment) -> dict[str, dict]:
     contents: dict[str, dict] = {}
     for placement in placed:
         recording = country.recordings.get(placement.labels["video_id"])

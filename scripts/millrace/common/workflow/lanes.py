@@ -38,6 +38,7 @@ class Lanes:
     ) -> None:
         """`jobs` is Snakemake's --jobs, which it keeps only for other executors than its local one."""
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
+        self.is_local = is_main_process and jobs is None
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
         self._choices: dict[str, dict[str, Any]] = {}
@@ -78,13 +79,10 @@ class Lanes:
         """
         return f"--{key.replace('_', '-')} {self.config[lane][key]}"
 
-    def gpus(self, jobs: int | None) -> int | None:
-        """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere.
-
-        `jobs` is Snakemake's --jobs, which it keeps only for other executors than its local one.
-        """
+    def gpus(self) -> int | None:
+        """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere."""
         uncounted = any(map(os.path.exists, ("/dev/kfd", "/dev/dxg")))  # AMD's, and those of WSL
-        if jobs is not None or uncounted or not self.is_main_process:
+        if uncounted or not self.is_local:
             return None
         count = sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0," * count).split(",")

@@ -151,7 +151,10 @@ def sync(
             each.save()
         index = {"partitions": contents.groups, "files": contents.files}
         atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-        contents.notes += _settings_note(contents)
+        decided = contents.assignment.path.with_suffix(".settings.json")
+        before = jsonl.read_or({}, decided) if contents.assignment.saved else {}
+        if fixed := differences(before, contents.settings):
+            contents.notes.append(f"{'; '.join(fixed)}: {contents.placed}")
         is_draft = bool(contents.assignment.added)
         if contents.state:
             facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
@@ -170,23 +173,15 @@ def sync(
         contents.assignment.save()
         for each in tables:
             each.save()
-        if contents.settings:
-            decided = contents.assignment.path.with_suffix(".settings.json")
-            if atomic.write_if_changed(decided, atomic.json_bytes(dict(contents.settings))):
-                (folder / _STATE).unlink(missing_ok=True)
+        if contents.settings and atomic.write_if_changed(decided, atomic.json_bytes(contents.settings)):
+            (folder / _STATE).unlink(missing_ok=True)
 
-    more = contents.unchanged, contents.check
-    return Sources(contents.groups, contents.files, None, contents.notes, changes, save, *more)
+    facts = contents.notes, changes, save, contents.unchanged, contents.check
+    return Sources(contents.groups, contents.files, None, *facts)
 
 
 # What of the last sync is needed if all is as it was.
 _STATE = "index/state.json"
-
-
-def _settings_note(contents: Contents) -> list[str]:
-    decided = jsonl.read_or({}, contents.assignment.path.with_suffix(".settings.json"))
-    fixed = differences(decided, contents.settings) if contents.assignment.saved else []
-    return [f"{'; '.join(fixed)}: {contents.placed}"] if fixed else []
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -47,7 +47,11 @@ class Recording:
 
 @dataclass
 class Country:
-    """A country folder: its recordings by video id, and the files that could not be used."""
+    """A country folder: its recordings by video id, and the files that could not be used.
+
+    `state` tells whether any of its files has changed, `outside` has the signatures of files elsewhere;
+    `unmatched` and `example` are those of the path map.
+    """
 
     name: str
     language: str
@@ -55,6 +59,10 @@ class Country:
     files: int = 0
     rejected: list[dict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    state: str = ""
+    outside: dict[str, list[int] | None] = field(default_factory=dict)
+    unmatched: list[str] = field(default_factory=list)
+    example: str = ""
 
 
 def folders(root: Path, wanted: Collection[str]) -> list[Path]:

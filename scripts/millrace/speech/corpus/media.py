@@ -95,10 +95,8 @@ class MediaFolder:
         """
         written = slashed(audio_file)
         plain = written if written == os.path.normpath(written) else str(PurePosixPath(written))
-        for path in self.path_map.mapped(written):
-            if status := self._stat(path):
-                return status
-        for path in [written] if written.startswith("/") else [root + plain for root in self.roots]:
+        places = [written] if written.startswith("/") else [root + plain for root in self.roots]
+        for path in [*self.path_map.mapped(written), *places]:
             if status := self._stat(path):
                 return status
         for table, title in zip(self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True):

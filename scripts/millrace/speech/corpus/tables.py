@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -30,23 +30,6 @@ from millrace.speech.corpus.media import MediaFolder, signature
 _MANY = 5000
 # Raise it when the facts change their meaning.
 _VERSION = 4
-
-
-class Head(NamedTuple):
-    """A country without its recordings.
-
-    `state` tells whether any of its files has changed, `outside` has the signatures of files elsewhere.
-    """
-
-    name: str
-    language: str
-    files: int
-    rejected: list[dict]
-    notes: list[str]
-    unmatched: list[str]
-    example: str
-    state: str
-    outside: dict[str, list[int] | None]
 
 
 def refresh(folders: Sequence[Path], index: Path, **task: Any) -> None:
@@ -86,21 +69,21 @@ def refresh_one(
     country = country_folder.read(folder, listing, media, language_map, known, suspects)
     known.save()
     # What may not be read has the same signature when it may be.
-    if any(each["reason"] == "json_unreadable" for each in country.rejected):
-        state = ""
-    problems = country.files, country.rejected, country.notes, sorted(mapped.unmatched), mapped.example
-    top = Head(country.name, country.language, *problems, state, media.outside)
-    audio = [[a["size"], r.video_id, a["path"]] for r in country.recordings.values() for a in r.audio_files()]
-    recordings = [[r.video_id, r.hours, r.transcripts] for r in country.recordings.values()]
-    content = b"\n".join(map(orjson.dumps, (tuple(top), audio, recordings)))
+    is_readable = all(each["reason"] != "json_unreadable" for each in country.rejected)
+    country.state, country.outside = state if is_readable else "", media.outside
+    country.unmatched, country.example = sorted(mapped.unmatched), mapped.example
+    recordings, country.recordings = country.recordings.values(), {}
+    audio = [[a["size"], r.video_id, a["path"]] for r in recordings for a in r.audio_files()]
+    rows = [[r.video_id, r.hours, r.transcripts] for r in recordings]
+    content = b"\n".join(map(orjson.dumps, (vars(country), audio, rows)))
     atomic.write_bytes(index / "countries" / f"{name}.jsonl", content)
 
 
-def head(index: Path, name: str) -> Head | None:
-    """The head of a country's table; None if there is none, or one of an earlier version."""
+def head(index: Path, name: str) -> Country | None:
+    """A country without its recordings; None if it has no table, or one of an earlier version."""
     try:
         with open(index / "countries" / f"{name}.jsonl", "rb") as handle:
-            return Head(*orjson.loads(handle.readline()))
+            return Country(**orjson.loads(handle.readline()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
@@ -115,9 +98,9 @@ def audio(index: Path, name: str) -> list[list]:
 def load(index: Path, name: str) -> Country:
     """A country, as its table has it."""
     first, _, last = (index / "countries" / f"{name}.jsonl").read_bytes().split(b"\n")
-    top = Head(*orjson.loads(first))
-    recordings = {row[0]: Recording(top.name, *row) for row in orjson.loads(last)}
-    return Country(top.name, top.language, recordings, top.files, top.rejected, top.notes)
+    country = Country(**orjson.loads(first))
+    country.recordings = {row[0]: Recording(country.name, *row) for row in orjson.loads(last)}
+    return country
 
 
 def facts(index: Path, name: str) -> DigestCache:
