@@ -10,9 +10,8 @@ ASR = AsrInputs(
         remedy="set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the lanes",
     ),
     SPEECH.shards,
-    gpus=LANES.gpus(workflow.resource_settings.nodes),
-    # Snakemake has --jobs only where jobs run elsewhere.
-    is_local=LANES.is_main_process and workflow.resource_settings.nodes is None,
+    gpus=LANES.gpus(),
+    is_local=LANES.is_local,
     ancient=ancient,
 )
 LANES.register_targets("asr", ASR.targets, pending_notes=ASR.pending_notes)

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.common.workflow.partitions import Stat
-from millrace.speech.corpus import alignment
-from millrace.speech.corpus.country import version_of
 from tests.scale import sources
+from tests.speech.chain import note_alignments
 from tests.workflow.workflow import ROOT, Job, Workflow
 
 pytestmark = pytest.mark.e2e
@@ -44,15 +42,8 @@ class Built:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("{}" if path.suffix == ".json" else "")
             if path.name == "manifest.parquet":
-                content = json.loads(
-                    (self.folder / f"results/speech/partitions/{path.parent.name}.json").read_text()
-                )
-                noted = {}
-                for each in (t for recording in content["recordings"] for t in recording["transcripts"]):
-                    read = alignment.read(self.folder / each["path"])
-                    version = version_of(Stat.of(self.folder / each["path"]))
-                    noted[each["path"]] = [each["digest"], version, read.digest, read.parts]
-                (path.parent / "alignments.json").write_text(json.dumps(noted))
+                partition = self.folder / f"results/speech/partitions/{path.parent.name}.json"
+                note_alignments(partition, path.parents[1])
 
     def pending(self, *arguments: str) -> tuple[set[str], list[str]]:
         """Partitions whose jobs a dry run lists (the other jobs by their rule), and the lines."""

@@ -18,7 +18,7 @@ from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder
 from millrace.speech.names import SHARD_NUMBERS
 from tests import corpora
-from tests.speech.chain import FRACTIONS, Chain, edit
+from tests.speech.chain import FRACTIONS, Chain, edit, note_alignments
 
 
 class Corpus(Chain):
@@ -339,6 +339,7 @@ def build(corpus: Corpus, country: str = "*") -> None:
         for path in (corpus.manifest_dir / "partitions", corpus.shards_dir / "partitions"):
             (path / partition.stem).mkdir(parents=True, exist_ok=True)
         (corpus.manifest_dir / f"partitions/{partition.stem}/manifest.parquet").write_text("")
+        note_alignments(partition, corpus.manifest_dir / "partitions")
         (corpus.shards_dir / f"partitions/{partition.stem}/index.parquet").write_text("")
 
 

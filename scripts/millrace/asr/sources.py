@@ -22,8 +22,8 @@ from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, m
 QUIET_KEYS = {"partition_gb", "pinned"}
 # Below this many bytes Snakemake compares content, not times, and so do we.
 _COMPARED = 1_000_000
-# Bytes of new JSONL that a dry run reads; of what is more it looks at some rows.
-_READ = 250_000_000
+# Bytes of new JSONL that a dry run reads; of what is more it looks at so many places.
+_READ, _PLACES = 250_000_000, 30_000
 
 
 @dataclass
@@ -55,17 +55,28 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         patterns = ("train*.parquet", "train*.json*", "train*/*.parquet", "train*/*.json*")
         raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
     # Which tars a manifest names depends on these as well: with others the table counts for nothing.
-    digests = table("digests", zlib.crc32(repr((3, settings.tar_root, settings.tar_template)).encode()))
+    digests = table("digests", zlib.crc32(repr((4, settings.tar_root, settings.tar_template)).encode()))
     stats = {path: partitions.Stat.of(path) for paths in manifests.values() for path in paths}
     if braces := [path for path in stats if "{" in path or "}" in path]:
         problem = "Snakemake takes braces in a file's name for wildcards"
         raise MillraceError(problem, braces[0], "Rename file or folder")
-    read = _Reading(settings)
-    facts = {
-        path: _as_facts(digests.get(stats[path], partial(read.facts, split, stats[path].size)))
-        for split, paths in manifests.items()
-        for path in paths
-    }
+    step, unread = sum(stat.size for stat in stats.values()) // _PLACES, _READ
+
+    def read(split: str, path: str, is_run: bool = False) -> dict[str, Any]:
+        """The `tars` that a manifest names; of JSONL that is read whole its rows and content, else `part`."""
+        from millrace.asr.manifests.manifest import manifests_of  # pyarrow: only if a manifest is new
+
+        nonlocal unread
+        (manifest,) = manifests_of(split, [Path(path)], settings.tar_root, settings.tar_template)
+        if not hasattr(manifest, "facts"):
+            return {"tars": manifest.scan().tars}
+        if not is_run and stats[path].size > unread:
+            return {"tars": manifest.some_tars(0, step), "part": True}
+        unread -= stats[path].size
+        return manifest.facts(0)
+
+    splits = {path: split for split, paths in manifests.items() for path in paths}
+    facts = {path: digests.get(stats[path], partial(read, split)) for path, split in splits.items()}
     named = dict.fromkeys(tar for each in facts.values() for tar in each["tars"])
 
     # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
@@ -98,8 +109,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
     }
     built.keep(folder / "manifests", items["manifests"])
-    copy = folder / "manifests/built/all.json"
-    was = {each["path"]: each["is"] for each in (jsonl.read(copy)["tars"] if copy.exists() else ())}
+    copy = jsonl.read_or({}, folder / "manifests/built/all.json")
+    was = {each["path"]: each["is"] for each in copy.get("tars", ())}
     # What was built before contents were noted is compared as it was then.
     for path in (path for path in states if facts[path].get("content") and was.get(path) != states[path]):
         states[path] = "{rows} rows, {content}".format_map(facts[path])
@@ -109,22 +120,19 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
 
     def check() -> None:
         """Read the manifests that are too large for a dry run, before the first job starts."""
-        for split, path in [(split, path) for split, paths in manifests.items() for path in paths]:
-            if facts[path].get("part"):
-                whole = _as_facts(digests.get(stats[path], partial(read.facts, split, 0), again=True))
-                states[path] = "{rows} rows, {content}".format_map(whole)
-                if new := set(whole["tars"]) - set(named):
-                    digests.save()
-                    problem = f"it names {len(new)} tars that the dry run has not seen, such as {min(new)}"
-                    raise MillraceError(problem, path, "Start again: now they are known")
+        for path in large:
+            whole = digests.get(stats[path], partial(read, splits[path], is_run=True), again=True)
+            states[path] = "{rows} rows, {content}".format_map(whole)
+            if new := set(whole["tars"]) - set(named):
+                digests.save()
+                problem = f"it names {len(new)} tars that the dry run has not seen, such as {min(new)}"
+                raise MillraceError(problem, path, "Start again: now they are known")
         digests.save()
         partitions.sync_files(folder / "manifests", others())
 
     if large := [path for path in stats if facts[path].get("part")]:
         size = sum(stats[path].size for path in large) / 1e9
-        notes.append(
-            f"{size:.1f} GB of manifests are read in part; a run reads all of them before its first job"
-        )
+        notes.append(f"{size:.1f} GB of manifests are read in part; a run reads all before its first job")
     groups = {"tars": sorted(contents)}
     return Contents(
         assignment,
@@ -137,7 +145,6 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         items=items,
         then="the buckets",
         unchanged={path for path, state in states.items() if was.get(path) == state},
-        knob=("asr.partition_gb", settings.partition_gb),
         check=check if large else lambda: None,
     )
 
@@ -150,39 +157,9 @@ def _kinds(old: Mapping, new: Mapping) -> list[str]:
     """What differs between two states of a tar, or of a manifest."""
     rows = [int(is_.split()[0]) for each in (old, new) if " rows, " in (is_ := str(each.get("is")))]
     if len(rows) == 2:
-        return [
-            f"{abs(rows[1] - rows[0])} rows {'more' if rows[1] > rows[0] else 'fewer'}"
-            if rows[0] != rows[1]
-            else "rows changed"
-        ]
+        more = rows[1] - rows[0]
+        return [f"{abs(more)} rows {'more' if more > 0 else 'fewer'}" if more else "rows changed"]
     return ["no longer missing" if old["size"] is None else "missing" if new["size"] is None else "replaced"]
-
-
-class _Reading:
-    """Reads manifests; of JSONL no more than the first `_READ` bytes in all."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self.bytes, self.blocks = settings, 0, 100_000
-
-    def facts(self, split: str, size: int, path: str) -> Any:
-        """The `tars` that a manifest names; of JSONL that is read whole its rows and content, else `part`."""
-        from millrace.asr.manifests.manifest import (
-            manifests_of,
-        )  # pyarrow: only if a manifest is new or changed
-
-        (manifest,) = manifests_of(split, [Path(path)], self.settings.tar_root, self.settings.tar_template)
-        if not hasattr(manifest, "facts"):
-            return manifest.scan().tars
-        self.bytes += size
-        if self.bytes <= _READ:
-            return manifest.facts(0)
-        self.bytes -= size
-        self.blocks -= 2000 if self.blocks > 20_000 else 0
-        return {"tars": manifest.some_tars(0, self.blocks), "part": True}
-
-
-def _as_facts(facts: Any) -> dict[str, Any]:
-    return facts if isinstance(facts, dict) else {"tars": facts}
 
 
 def _stat(path: str) -> dict:

@@ -114,6 +114,14 @@ def read(path: str | os.PathLike) -> Any:
         raise Damaged(path, error) from None
 
 
+def read_or(default: Any, path: str | os.PathLike) -> Any:
+    """Read such a file that can be made anew: `default` if it is missing or damaged."""
+    try:
+        return read(path)
+    except (FileNotFoundError, ValueError):
+        return default
+
+
 def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[str]]]:
     """Yield (row number from 1, value or BadJson, repairs) for every line that is not blank."""
     with open(path, "rb") as handle:
@@ -121,7 +129,7 @@ def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[st
             if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 yield 1, BadJson("json_encoding", "the file is UTF-16; convert it to UTF-8"), []
                 return
-            if not raw.strip():
+            if not (raw := raw.rstrip()):
                 continue
             try:
                 value, repairs = loads(raw)

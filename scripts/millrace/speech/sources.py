@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from millrace.common import atomic, jsonl
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import partitions
 from millrace.common.workflow.built import Items
-from millrace.common.workflow.partitions import Placement
+from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
 from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
 from millrace.speech.corpus import alignment, media, splits, tables, twins
@@ -56,24 +54,23 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """
     root, index = Path(settings.countries_root), folder / "index"
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
-    suspects = {
-        path for each in folder.parent.glob(_NOTED.format("*", "damaged")) for path in jsonl.read(each)
-    }
-    tables.refresh(folders, index, settings.path_map, settings.language_map, suspects)
-    names = [safe_name(country_folder.shown(path.name)) for path in folders]
+    lists = folder.parent.glob(_NOTED.format("*", "damaged"))
+    suspects = {path for each in lists for path in jsonl.read_or([], each)}
+    maps = {"path_map": settings.path_map, "language_map": settings.language_map}
+    tables.refresh(folders, index, **maps, suspects=suspects)
+    names = [country_folder.id_of(path) for path in folders]
     heads = [head for name in names if (head := tables.head(index, name))]
     if not any(head.files for head in heads):
         # An empty folder is more often a disk that is not mounted than a wish to delete all shards.
         if pristine := root == DEMO_ROOT and not heads and not root.with_name("corpus.json").exists():
             raise SourcesMissing(f"no corpus at {root}", pristine)
         expected = "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
-        pattern = "*/Alignment/alignment_output/*_aligned.json"
-        problem = misplaced("speech.countries_root", root, expected, pattern)
+        problem = misplaced("speech.countries_root", root, expected, f"*/{country_folder.ALIGNED}/*{SUFFIX}")
         demo = ". For the demo corpus run `snakemake speech_fetch_corpus`" if root == DEMO_ROOT else ""
         raise SourcesMissing(problem + demo)
 
     for link in (path for path in root.iterdir() if path.is_symlink() and not path.exists()):
-        if (folder / "countries" / f"{safe_name(country_folder.shown(link.name))}.json").exists():
+        if (folder / "countries" / f"{country_folder.id_of(link)}.json").exists():
             remedy = "Mount its disk; or remove the link, and what was built of the country is deleted"
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
@@ -93,24 +90,18 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     groups: dict[str, list[str]] = {name: [] for name in names}
     contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
     contents.partitions = _partitions(contents, settings, folder, heads, table("audio"))
-    file = Path(settings.assignment_file)
-    states = [head.state for head in heads], asdict(settings), media.signature(str(file))
+    states = [head.state for head in heads], asdict(settings), media.signature(settings.assignment_file)
     contents.state = jsonl.digest(states) if all(head.state for head in heads) else ""
-    contents.knob = "speech.partition_hours", settings.partition_hours
     contents.items = {"": _items(folder.parent, index)}
     contents.settings = {key: getattr(settings, key) for key in sorted(FIXED)}
-    chosen = {safe_name(country_folder.shown(path.name)) for path in country_folder.folders(root, [])}
+    chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     contents.left_out = chosen - set(groups)
     return contents
 
 
 def _partitions(
-    contents: Contents,
-    settings: Settings,
-    folder: Path,
-    heads: list[tables.Head],
-    audio: partitions.DigestCache,
-) -> Iterator[tuple[str, bytes]]:
+    contents: Contents, settings: Settings, folder: Path, heads: list[Country], audio: DigestCache
+) -> Iterator[tuple[str, dict]]:
     """The partition files, country by country as a large corpus takes memory; completes `contents`."""
     contents.assignment = assignment = splits.load(settings.assignment_file, settings.partition_hours)
     hours = sum(placement.cost for placement in assignment.saved)
@@ -143,24 +134,19 @@ def _partitions(
         for content in _partition_contents(country, placed[head.name], assignment).values():
             contents.groups[name].append(content["partition"])
             contents.total += len(content["recordings"])
-            _note_later_transcripts(content, folder)
-            yield content["partition"], _with_known_digests(content, folder)
+            yield content["partition"], _as_before(content, folder)
         contents.others["countries"][name] = _country_content(country, contents.groups[name])
 
     def before_save() -> None:
         """Note the audio's content of new recordings: once in the life of each."""
-        names = {
-            placement.item: placement for placement in assignment.added if "content" not in placement.labels
-        }
+        names = {each.item: each for each in assignment.added if "content" not in each.labels}
         for item, content in twins.contents(files(), lambda name, size: name in names, audio).items():
             names[item].labels["content"] = content
 
     contents.before_save = before_save
 
 
-def _partition_contents(
-    country: Country, placed: list[Placement], assignment: partitions.Assignment
-) -> dict[str, dict]:
+def _partition_contents(country: Country, placed: list[Placement], assignment: Assignment) -> dict[str, dict]:
     contents: dict[str, dict] = {}
     for placement in placed:
         recording = country.recordings.get(placement.labels["video_id"])
@@ -182,49 +168,53 @@ def _partition_contents(
     return contents
 
 
-def _with_known_digests(content: dict, folder: Path) -> bytes:
-    """The partition file; its alignments keep their digest if they say what they said at the last sync.
+def _as_before(content: dict, folder: Path) -> dict:
+    """The content of a partition file; its alignments keep their digest if they say what they said at the
+    last sync, and are numbered (`later`: 1, 2, ...) if they came after others of their recording went into
+    shards. If the last sync's file is lost, all have come at once.
+    """
+    name, results = content["partition"], folder.parent
+    is_sharded = (results / f"shards/partitions/{name}/index.parquet").exists()
+    recordings = jsonl.read_or({}, folder / f"{name}.json").get("recordings", ())
+    earlier = {r["video_id"]: {os.path.basename(t["path"]): t for t in r["transcripts"]} for r in recordings}
+    notes = cache(partial(_notes, results, name))
+    for recording in content["recordings"]:
+        before, transcripts = earlier.get(recording["video_id"], {}), recording["transcripts"]
+        new = max(t.get("later", 0) for t in before.values()) + 1 if before and is_sharded else 0
+        for transcript in transcripts:
+            was = before.get(os.path.basename(transcript["path"]), {"later": new})
+            if len(transcripts) > 1 and was.get("later"):
+                transcript["later"] = was["later"]
+            if was.get("digest") != transcript["digest"]:
+                transcript["digest"] = _digest(transcript, was, notes().get(transcript["path"], [None] * 4))
+    return content
+
+
+def _digest(transcript: Mapping, before: Mapping, note: list) -> str:
+    """The digest of an alignment: that of `before` if it says the same.
 
     A digest is of the content, or a version: size and mtime. What was behind a version the job has noted.
     """
-    path = folder / f"{content['partition']}.json"
-    try:
-        raw = path.read_bytes()
-        if raw == (now := atomic.json_bytes(content)):
-            return now
-        recordings = orjson.loads(raw)["recordings"]
-        before = {t["path"]: t["digest"] for recording in recordings for t in recording["transcripts"]}
-    except (FileNotFoundError, ValueError, KeyError):  # damaged: it is written anew
-        return atomic.json_bytes(content)
-    seen = _seen(folder.parent, content["partition"])
-    for transcript in (t for recording in content["recordings"] for t in recording["transcripts"]):
-        noted, version, whole, _ = seen.get(transcript["path"], ("", "", "", None))
-        was, digest = before.get(transcript["path"], noted), transcript["digest"]
-        if was in ("", digest):
-            continue
-        if noted == was and digest in (version, whole):
-            transcript["digest"] = was
-        elif "-" in digest and (noted == was or "-" not in was):
-            read = alignment.read(transcript["path"])
-            transcript["digest"] = read.digest if read else digest
-            if transcript["digest"] == (whole if noted == was else was):
-                transcript["digest"] = was
-    return atomic.json_bytes(content)
+    noted, version, said, _ = note
+    was, digest = before.get("digest", noted), transcript["digest"]
+    if was is None:
+        return digest
+    says, said = said if digest == version else digest, said if was == noted else was
+    if "-" in says and "-" not in said:  # a version, and it is known what the file said
+        says = read.digest if (read := alignment.read(transcript["path"])) else says
+    return was if says == said else digest
 
 
-def _seen(results: Path, partition: str) -> dict[str, list]:
+def _notes(results: Path, partition: str) -> dict[str, list]:
     """What the job of a partition has read, by path: digest that the parse gave, version, content, parts."""
-    try:
-        return jsonl.read(results / _NOTED.format(partition, "alignments"))
-    except (FileNotFoundError, ValueError):
-        return {}
+    return jsonl.read_or({}, results / _NOTED.format(partition, "alignments"))
 
 
 def _items(results: Path, index: Path) -> Items:
     """Recordings, as they are compared with those that were built."""
 
-    noted = cache(lambda partition: _seen(results, partition))
-    alignments = cache(lambda partition: tables.history(index, group(partition)))
+    notes = cache(lambda partition: _notes(results, partition))
+    facts = cache(lambda partition: tables.facts(index, group(partition)))
 
     def of(content: Mapping) -> dict[str, Any]:
         shared = {"partition": content["partition"], "language": content["language"]}
@@ -237,12 +227,10 @@ def _items(results: Path, index: Path) -> Items:
         words += ["transcripts"] if before.keys() != after.keys() else []
         for name in before.keys() & after.keys():
             one, two = before[name], after[name]
-            history, seen = alignments(old["partition"]), noted(old["partition"]).get(two["path"], [None] * 4)
-            parts = {facts.get("digest"): facts.get("parts", {}) for facts in history.history(two["path"])}
-            parts[seen[0]] = seen[3]
-            was, now = (parts.get(each["digest"]) or {} for each in (one, two))
-            now = now or ((read := alignment.read(two["path"])) and read.parts) or {}
-            words += [part for part in was if was[part] != now.get(part)]
+            if one["digest"] != two["digest"] and (noted := notes(old["partition"]).get(one["path"])):
+                read = facts(new["partition"]).last(two["path"]) or {}
+                parts = read.get("parts") or getattr(alignment.read(two["path"]), "parts", {})
+                words += [part for part, was in noted[-1].items() if parts.get(part) != was]
             words += [word for word in ("path", "audio_file", "audio") if one[word] != two[word]]
         return list(dict.fromkeys(words))
 
@@ -251,28 +239,6 @@ def _items(results: Path, index: Path) -> Items:
 
     outputs = "manifest/partitions/{}/manifest.parquet", "shards/partitions/{}/index.parquet"
     return Items("recording", of, kinds, [f"{results}/{path}" for path in outputs], group, str)
-
-
-def _note_later_transcripts(content: dict, folder: Path) -> None:
-    """Number the transcripts (`later`: 1, 2, ...) that came after others of their recording went into shards,
-    by the partition file of the last sync in `folder`; without it, all have come at once.
-    """
-    name = content["partition"]
-    index = folder.parent / f"shards/partitions/{name}/index.parquet"
-    several = [recording for recording in content["recordings"] if len(recording["transcripts"]) > 1]
-    try:
-        earlier = jsonl.read(folder / f"{name}.json")["recordings"] if several else []
-    except (FileNotFoundError, ValueError):  # damaged: it is written anew
-        return
-    known = {
-        r["video_id"]: {Path(t["path"]).name: t.get("later", 0) for t in r["transcripts"]} for r in earlier
-    }
-    for recording in several:
-        numbers = known.get(recording["video_id"], {})
-        new = max(numbers.values()) + 1 if numbers and index.exists() else 0
-        for transcript in recording["transcripts"]:
-            if later := numbers.get(Path(transcript["path"]).name, new):
-                transcript["later"] = later
 
 
 def _country_content(country: Country, names: list[str]) -> dict:

@@ -8,7 +8,6 @@ import itertools
 import os
 import posixpath
 import re
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readabl
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 
-# Bytes of a block of `some_tars`: a few dozen rows.
+# Bytes of a block of `some_tars`: a dozen rows or more.
 _BLOCK = 8192
 # NeMo's name of the further rows of one audio file: a/b-sub2.wav of a/b.wav.
 _PART = re.compile(r"(.+)-sub\d+(\.\w+)?")
@@ -60,60 +59,34 @@ class Reader(Manifest):
 
         Raises MillraceError for the first line that is not JSON.
         """
-        named: set[tuple[str, str]] = set()
+        named: set[bytes | None] = set()
         rows = content = 0
-        with readable(self.files[file]), open(self.files[file], "rb") as handle:
-            for number, raw in enumerate(handle, 1):
-                try:
-                    value = orjson.loads(raw)
-                except orjson.JSONDecodeError:
-                    if not raw.strip():
-                        continue
-                    value = self._repaired(raw, f"{self.files[file]}, line {number}")
+        with readable(self.files[file]):
+            for number, value, _ in jsonl.lines(self.files[file]):
+                if isinstance(value, jsonl.BadJson):
+                    where, remedy = f"{self.files[file]}, line {number}", "Mend the line, or remove it"
+                    raise MillraceError(f"this line is not JSON: {value}", where, remedy)
                 rows += 1
                 named.add(_place(value))
                 row = hashlib.blake2b(jsonl.canonical(value), digest_size=16).digest()
                 content = (content + int.from_bytes(row, "little")) % (1 << 128)
         return {"tars": self._tars_of(named, file), "rows": rows, "content": f"{content:032x}"}
 
-    def some_tars(self, file: int, blocks: int) -> list[str]:
-        """The tars named in some blocks of a large file: halves are halved while their ends name other tars.
-
-        These are all, if the rows of a tar stand together, and nearly for certain if they are shuffled.
-        """
-        named: set[tuple[str, str]] = set()
+    def some_tars(self, file: int, step: int) -> list[str]:
+        """The tars named in a block every `step` bytes of a file, and in its last one."""
+        named: set[bytes | None] = set()
         with readable(self.files[file]), open(self.files[file], "rb") as handle:
-            size = handle.seek(0, os.SEEK_END)
-
-            def block(start: int) -> list[tuple[str, str]]:
+            last = max(handle.seek(0, os.SEEK_END) - _BLOCK, 0)
+            for start in [*range(0, last, max(step, _BLOCK)), last]:
+                handle.seek(start)
                 # Whole lines only: from the first line break on, or from the start of the file.
-                handle.seek(max(start - 1, 0))
-                lines = handle.read(_BLOCK + 1).split(b"\n")
-                places = []
-                for raw in lines[1 if start else 0 : -1]:
+                for raw in handle.read(_BLOCK).split(b"\n")[1 if start else 0 : -1]:
                     with contextlib.suppress(ValueError):
-                        places.append(_place(orjson.loads(raw)))
-                named.update(places)
-                return places
-
-            intervals = deque([(0, max(size - _BLOCK, 0), block(0), block(max(size - _BLOCK, 0)))])
-            while intervals and blocks > 0:
-                first, last, left, right = intervals.popleft()
-                if last - first > _BLOCK and (not left or not right or left[-1] != right[0]):
-                    middle, blocks = (first + last) // 2, blocks - 1
-                    between = block(middle)
-                    intervals += [(first, middle, left, between), (middle, last, between, right)]
+                        named.add(_place(orjson.loads(raw)))
         return self._tars_of(named, file)
 
-    def _repaired(self, raw: bytes, where: str) -> Any:
-        try:
-            return jsonl.loads(raw.rstrip())[0]
-        except jsonl.BadJson as bad:
-            remedy = "Mend the line, or remove it"
-            raise MillraceError(f"this line is not JSON: {bad}", where, remedy) from None
-
-    def _tars_of(self, places: set[tuple[str, str]], file: int) -> list[str]:
-        rows = ({"tar_path": orjson.loads(tar), "shard_id": orjson.loads(shard)} for tar, shard in places)
+    def _tars_of(self, places: set[bytes | None], file: int) -> list[str]:
+        rows = (orjson.loads(each) for each in places - {None})
         return sorted({self._row(row, file)["tar_path"] for row in rows} - {""})
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
@@ -163,12 +136,12 @@ class Reader(Manifest):
         return ""
 
 
-def _place(value: Any) -> tuple[str, str]:
-    """What of a row says which tar it is in, as JSON."""
+def _place(value: Any) -> bytes | None:
+    """What of a row says which tar it is in, as JSON; None for what is no row."""
     if not isinstance(value, dict):
-        return "null", "null"
+        return None
     tar = next((value[alias] for alias in ALIASES["tar_path"] if value.get(alias) is not None), None)
-    return orjson.dumps(tar).decode(), orjson.dumps(value.get("shard_id")).decode()
+    return orjson.dumps({"tar_path": tar, "shard_id": value.get("shard_id")})
 
 
 def _table(rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shlex
 import sys
@@ -37,6 +38,7 @@ class Lanes:
     ) -> None:
         """`jobs` is Snakemake's --jobs, which it keeps only for other executors than its local one."""
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
+        self.is_local = is_main_process and jobs is None
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
         self._choices: dict[str, dict[str, Any]] = {}
@@ -77,13 +79,10 @@ class Lanes:
         """
         return f"--{key.replace('_', '-')} {self.config[lane][key]}"
 
-    def gpus(self, jobs: int | None) -> int | None:
-        """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere.
-
-        `jobs` is Snakemake's --jobs, which it keeps only for other executors than its local one.
-        """
+    def gpus(self) -> int | None:
+        """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere."""
         uncounted = any(map(os.path.exists, ("/dev/kfd", "/dev/dxg")))  # AMD's, and those of WSL
-        if jobs is not None or uncounted or not self.is_main_process:
+        if uncounted or not self.is_local:
             return None
         count = sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0," * count).split(",")
@@ -94,19 +93,13 @@ class Lanes:
 
         Doubled at each further attempt, as Slurm kills a job that needs more.
         """
-
-        def mem_mb(wildcards: Any, input: Iterable[str], attempt: int) -> int:
-            return round(300 + payload + per_mb * _size_mb(input)) * 2 ** (attempt - 1)
-
-        return mem_mb
+        return lambda wildcards, input, attempt: (
+            round(300 + payload + per_mb * _size_mb(input)) * 2 ** (attempt - 1)
+        )
 
     def runtime(self, minutes: float, per_mb: float = 0) -> Callable[..., int]:
         """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further attempt."""
-
-        def runtime(wildcards: Any, input: Iterable[str], attempt: int) -> int:
-            return round(minutes + per_mb * _size_mb(input)) * attempt
-
-        return runtime
+        return lambda wildcards, input, attempt: round(minutes + per_mb * _size_mb(input)) * attempt
 
     def sources(self, lane: str, module: Any, remedy: str) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
@@ -115,9 +108,9 @@ class Lanes:
         targets that need them, what is damaged stops the workflow, with one line.
         """
         folder = f"results/{lane}/partitions"
-        if not self.is_main_process:
-            return workflow_sources.load(folder)
         last = workflow_sources.load(folder)
+        if not self.is_main_process:
+            return last
         if lane not in self.config["lanes"]:
             if not last.partitions:
                 text = f"Millrace: {lane}: it is not among `lanes`, and nothing of it was built: {remedy}"
@@ -128,6 +121,7 @@ class Lanes:
         if run_lock.is_held():
             self._say(_LOCKED)
             return last
+        gc.disable()  # half of the time of a large corpus, and there are no circles to collect
         try:
             settings = workflow_sources.settings_of(module.Settings, self.config[lane])
             sources = workflow_sources.sync(module.collect, settings, folder)
@@ -140,6 +134,8 @@ class Lanes:
             # A full disk, or a folder that may not be read: Snakemake would print a place in our code.
             place = error.filename or "results"
             sys.exit(f"Millrace: {lane}: {place}: {error.strerror}. Mend that, and try again")
+        finally:
+            gc.enable()
         for note in sources.notes:
             self._say(f"{lane}: {note}")
         if missing := sources.missing:
@@ -199,7 +195,7 @@ class Lanes:
         status.say_last(self.config["lanes"], self._parsed, failed, logs)
 
     def _built_choices(self, lane: str) -> dict[str, dict[str, Any]]:
-        return jsonl.read(_CHOICES.format(lane)) if os.path.exists(_CHOICES.format(lane)) else {}
+        return jsonl.read_or({}, _CHOICES.format(lane))
 
     def _say(self, message: str) -> None:
         """Print a line, once."""

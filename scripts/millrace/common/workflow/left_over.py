@@ -48,15 +48,13 @@ def jobs() -> list[Job]:
     """The jobs of this folder in Slurm's queue; none where there is no Slurm."""
     command = ["squeue", "--me", "--noheader", "--format=%j|%T|%k|%Z"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except FileNotFoundError:
         return []
-    except (OSError, subprocess.TimeoutExpired) as error:
-        done = subprocess.CompletedProcess(command, 1, "", str(error))
-    if done.returncode:
-        cause = " ".join(done.stderr.split())
+    except (OSError, subprocess.SubprocessError) as error:
+        cause = " ".join((getattr(error, "stderr", None) or str(error)).split())
         remedy = "It must say whether jobs of a killed run are left; try again when it answers"
-        raise MillraceError(f"squeue failed: {cause}", remedy=remedy)
+        raise MillraceError(f"squeue failed: {cause}", remedy=remedy) from None
     rows = (line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") > 2)
     return [
         Job(name, state.lower(), comment.removeprefix("rule_").partition("_wildcards_")[0])

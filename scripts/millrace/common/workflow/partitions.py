@@ -30,14 +30,10 @@ class Stat:
     inode: int
 
     @classmethod
-    def of(cls, path: str | os.PathLike) -> Stat:
-        """The stat of the file that `path` leads to. Raises OSError where it cannot be asked."""
-        return cls.from_status(os.fspath(path), os.stat(path))
-
-    @classmethod
-    def from_status(cls, path: str, status: os.stat_result) -> Stat:
-        """The same of a file that was asked already."""
-        return cls(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    def of(cls, path: str | os.PathLike, status: os.stat_result | None = None) -> Stat:
+        """The stat of the file that `path` leads to; `status`, if it was asked already. Raises OSError."""
+        status = status or os.stat(path)
+        return cls(os.fspath(path), status.st_size, status.st_mtime_ns, status.st_ino)
 
     @property
     def signature(self) -> list[int]:
@@ -73,18 +69,13 @@ class DigestCache:
         entry = self._new.get(stat.path) or self._old.get(stat.path)
         if again or entry is None or entry[0] != stat.signature:
             self.reads += 1
-            facts = read(stat.path)
-            entry = [stat.signature, facts, *[each for each in (entry or [])[1:9] if each != facts]]
+            entry = [stat.signature, read(stat.path)]
         self._new[stat.path] = entry
         return entry[1]
 
-    def knows(self, path: str) -> bool:
-        """Whether there are facts of this file, of whatever state of it."""
-        return path in self._old or path in self._new
-
-    def history(self, path: str) -> list[Any]:
-        """The facts of a file, and a few earlier ones, the latest first."""
-        return (self._new.get(path) or self._old.get(path) or [None])[1:]
+    def last(self, path: str) -> Any:
+        """The facts of a file, of whatever state of it; None for a new one."""
+        return (self._new.get(path) or self._old.get(path) or [None, None])[1]
 
     def save(self) -> None:
         """Store the entries asked for since the cache was opened; others are dropped."""
@@ -188,16 +179,12 @@ class Assignment:
 
 
 def sync_files(
-    folder: str | os.PathLike, contents: Mapping[str, Any] | Iterable[tuple[str, Any]], suffix: str = ".json"
+    folder: str | os.PathLike, contents: Mapping[str, Any] | Iterable[tuple[str, Any]]
 ) -> list[str]:
-    """Make `folder` hold exactly `contents` (id -> JSON value, or bytes); what is equal is not written.
-
-    Returns the ids.
-    """
-    folder, names = Path(folder), []
+    """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written. Returns ids."""
+    folder, names, suffix = Path(folder), [], ".json"
     for name, value in contents.items() if isinstance(contents, Mapping) else contents:
-        content = value if isinstance(value, bytes) else atomic.json_bytes(value)
-        atomic.write_if_changed(folder / f"{name}{suffix}", content)
+        atomic.write_if_changed(folder / f"{name}{suffix}", atomic.json_bytes(value))
         names.append(name)
     present = set(names)
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []:

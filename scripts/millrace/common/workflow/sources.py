@@ -6,8 +6,6 @@ lane's config, and `collect(settings, folder, table)`, which reads the sources a
 
 from __future__ import annotations
 
-import gc
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -66,7 +64,7 @@ class Contents:
     sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
     compare with what was built, by sub-folder ("" for the partitions), `then` what all make. `settings` count
     for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
-    are those of Sources. `knob` is the key, and its value, that bounds partitions.
+    are those of Sources.
     """
 
     assignment: partitions.Assignment | None
@@ -85,7 +83,6 @@ class Contents:
     before_save: Callable[[], None] = lambda: None
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
-    knob: tuple[str, float] | None = None
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
@@ -122,14 +119,7 @@ def sync(
     draft until `save` is called, before the first job starts. Raises MillraceError for damaged sources and
     assignments, OSError for what may not be read or written.
     """
-    gc.disable()  # half of the time of a large corpus, and there are no circles to collect
-    try:
-        return _sync(collect, settings, Path(folder))
-    finally:
-        gc.enable()
-
-
-def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any, folder: Path) -> Sources:
+    folder = Path(folder)
     tables: list[partitions.DigestCache] = []
 
     def table(name: str, version: int = 1) -> partitions.DigestCache:
@@ -146,11 +136,12 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
         return Sources()
 
     ids = {name: built.keep(folder / name, items) for name, items in contents.items.items()}
-    last, known = load(folder), _known(folder)
-    if contents.state and contents.state == known.get("state"):
+    last, known = load(folder), jsonl.read_or({}, folder / _STATE)
+    names = [name for group in last.partitions.values() for name in group]
+    is_same = contents.state and contents.state == known.get("state")
+    if is_same and all((folder / f"{name}.json").exists() for name in names):
         contents.groups, contents.files = last.partitions, last.files
         contents.notes, contents.total, is_draft = known["notes"], known["total"], known["draft"]
-        names = [name for group in contents.groups.values() for name in group]
     else:
         (folder / _STATE).unlink(missing_ok=True)
         names = partitions.sync_files(folder, contents.partitions)
@@ -160,17 +151,13 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
             each.save()
         index = {"partitions": contents.groups, "files": contents.files}
         atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-        contents.notes += _settings_note(contents)
-        if len(names) > _MANY and contents.knob and not contents.assignment.saved:
-            key, value = contents.knob
-            fewer = math.ceil(value * len(names) / 200)
-            text = (
-                f"{len(names)} partitions make every dry run slow: set {key}, now {value:g}, to about {fewer}"
-            )
-            contents.notes.append(f"{text}. It counts for what has not been run yet")
+        decided = contents.assignment.path.with_suffix(".settings.json")
+        before = jsonl.read_or({}, decided) if contents.assignment.saved else {}
+        if fixed := differences(before, contents.settings):
+            contents.notes.append(f"{'; '.join(fixed)}: {contents.placed}")
         is_draft = bool(contents.assignment.added)
-        facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
         if contents.state:
+            facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
             atomic.write_json(folder / _STATE, facts | {"state": contents.state})
     changes = _changes(folder, contents, names)
     if ids:
@@ -186,33 +173,15 @@ def _sync(collect: Callable[[Any, Path, Tables], Contents | None], settings: Any
         contents.assignment.save()
         for each in tables:
             each.save()
-        if contents.settings:
-            decided = contents.assignment.path.with_suffix(".settings.json")
-            if atomic.write_if_changed(decided, atomic.json_bytes(dict(contents.settings))):
-                (folder / _STATE).unlink(missing_ok=True)
+        if contents.settings and atomic.write_if_changed(decided, atomic.json_bytes(contents.settings)):
+            (folder / _STATE).unlink(missing_ok=True)
 
-    more = contents.unchanged, contents.check
-    return Sources(contents.groups, contents.files, None, contents.notes, changes, save, *more)
+    facts = contents.notes, changes, save, contents.unchanged, contents.check
+    return Sources(contents.groups, contents.files, None, *facts)
 
 
-# A dry run takes 1 ms a job, so with this many partitions some seconds.
-_MANY = 1000
 # What of the last sync is needed if all is as it was.
 _STATE = "index/state.json"
-
-
-def _known(folder: Path) -> dict[str, Any]:
-    try:
-        return jsonl.read(folder / _STATE)
-    except (FileNotFoundError, ValueError):
-        return {}
-
-
-def _settings_note(contents: Contents) -> list[str]:
-    decided = contents.assignment.path.with_suffix(".settings.json")
-    before = jsonl.read(decided) if contents.assignment.saved and decided.exists() else {}
-    fixed = "; ".join(differences(before, contents.settings))
-    return [f"{fixed}: {contents.placed}"] if fixed else []
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -246,6 +215,6 @@ def _list_gone(path: Path, contents: Contents, gone_ids: Collection[str]) -> Non
     """List the groups that were built and are no more: an input of the merge, which deletes their files."""
     items, present = contents.items[""], {*contents.groups, *contents.left_out}
     gone = {items.group(name) for name in gone_ids if items.has_output(name)}
-    gone = {*gone, *(jsonl.read(path) if path.exists() else [])} - present
+    gone = {*gone, *jsonl.read_or([], path)} - present
     if gone or path.exists():
         atomic.write_if_changed(path, atomic.json_bytes(sorted(gone)))

@@ -17,6 +17,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder, is_utf8
+from millrace.speech.names import safe_name
 
 # Where a country's alignment files lie; and what stands in their listing for a folder.
 ALIGNED, FOLDER = "Alignment/alignment_output", ["a folder"]
@@ -46,7 +47,11 @@ class Recording:
 
 @dataclass
 class Country:
-    """A country folder: its recordings by video id, and the files that could not be used."""
+    """A country folder: its recordings by video id, and the files that could not be used.
+
+    `state` tells whether any of its files has changed, `outside` has the signatures of files elsewhere;
+    `unmatched` and `example` are those of the path map.
+    """
 
     name: str
     language: str
@@ -54,6 +59,10 @@ class Country:
     files: int = 0
     rejected: list[dict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    state: str = ""
+    outside: dict[str, list[int] | None] = field(default_factory=dict)
+    unmatched: list[str] = field(default_factory=list)
+    example: str = ""
 
 
 def folders(root: Path, wanted: Collection[str]) -> list[Path]:
@@ -98,34 +107,32 @@ def read(
             continue
         country.files += 1
         if not lower.endswith(alignment.SUFFIX):
-            detail = f"the name does not end in {alignment.SUFFIX}"
-            country.rejected.append(_rejected(name, "not_an_alignment_name", detail))
+            problem = "not_an_alignment_name", f"the name does not end in {alignment.SUFFIX}"
         elif not is_utf8(path):
-            detail = "the name of the file, or of a folder it lies in, is not UTF-8; rename it"
-            country.rejected.append(_rejected(name, "name_not_utf8", detail))
+            problem = "name_not_utf8", "its name, or that of a folder it lies in, is not UTF-8; rename it"
         elif len(state) < 3:
-            detail = "is a folder" if state == FOLDER else state[0]
-            country.rejected.append(_rejected(name, "json_unreadable", detail))
+            problem = "json_unreadable", "is a folder" if state == FOLDER else state[0]
         else:
             stat, again = partitions.Stat(path, *state), path in suspects
             try:
-                facts = known.get(stat, partial(_facts, stat, again or known.knows(path)), again)
+                facts = known.get(stat, partial(_facts, stat, again or known.last(path) is not None), again)
+                problem = _add_transcript(country, media, name, path, facts)
             except OSError as error:
-                country.rejected.append(_rejected(name, "json_unreadable", error.strerror or str(error)))
-            else:
-                _add_transcript(country, media, name, path, facts)
+                problem = "json_unreadable", error.strerror or str(error)
+        if problem:
+            country.rejected.append({"file": shown(name), "reason": problem[0], "detail": problem[1]})
     if not country.files:
         country.notes.append("no_alignment_files")
     _correct_hours(country)
     return country
 
 
-def list_names(folder: Path) -> list[str]:
-    """What lies in a country's alignment folder."""
+def list_names(folder: Path) -> list[str] | None:
+    """What lies in a country's alignment folder; None if it has none."""
     try:
-        return os.listdir(folder / ALIGNED)
+        return [name for name in os.listdir(folder / ALIGNED) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return None
 
 
 def list_alignments(folder: Path) -> list[list] | None:
@@ -133,24 +140,18 @@ def list_alignments(folder: Path) -> list[list] | None:
 
     Of what is no file it is the name, and FOLDER or what is wrong with it.
     """
-    listing: list[list] = []
-    try:
-        entries = sorted(os.scandir(folder / ALIGNED), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
+    if (names := list_names(folder)) is None:
         return None
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
+    listing: list[list] = []
+    for name in sorted(names):
         try:
-            status = entry.stat()
+            status = os.stat(f"{folder}/{ALIGNED}/{name}")
+            state = FOLDER if stat_module.S_ISDIR(status.st_mode) else ["is not a regular file"]
+            if stat_module.S_ISREG(status.st_mode):
+                state = [status.st_size, status.st_mtime_ns, status.st_ino]
         except OSError as error:
-            listing.append([entry.name, error.strerror or str(error)])
-            continue
-        if stat_module.S_ISREG(status.st_mode):
-            listing.append([entry.name, status.st_size, status.st_mtime_ns, status.st_ino])
-        else:
-            is_folder = stat_module.S_ISDIR(status.st_mode)
-            listing.append([entry.name, *(FOLDER if is_folder else ["is not a regular file"])])
+            state = [error.strerror or str(error)]
+        listing.append([name, *state])
     return listing
 
 
@@ -167,20 +168,19 @@ def _correct_hours(country: Country) -> None:
             recording.hours = hours
 
 
-def _add_transcript(country: Country, media: MediaFolder, name: str, path: str, facts: Mapping) -> None:
-    """Add one alignment file to its recording, or to the country's rejected files."""
+def _add_transcript(
+    country: Country, media: MediaFolder, name: str, path: str, facts: Mapping
+) -> tuple[str, str] | None:
+    """Add one alignment file to its recording; or say with reason and detail why not."""
     if "reason" in facts:
-        country.rejected.append({"file": name, "reason": facts["reason"], "detail": facts["detail"]})
-        return
+        return facts["reason"], facts["detail"]
     file_stem = name[: -len(alignment.SUFFIX)]
     if (audio_file := facts["audio_file"]) is not None:
         video_id = alignment.stem(audio_file)
     elif (video_id := media.longest_stem(file_stem)) is not None:
         audio_file = video_id
     else:
-        detail = "no `audio_file`, and no audio file whose name this one starts with"
-        country.rejected.append(_rejected(name, "no_audio_file", detail))
-        return
+        return "no_audio_file", "no `audio_file`, and no audio file whose name this one starts with"
     stat = media.find(audio_file)
     recording = country.recordings.setdefault(video_id, Recording(country.name, video_id))
     recording.hours = max(recording.hours, facts["hours"])
@@ -193,6 +193,7 @@ def _add_transcript(country: Country, media: MediaFolder, name: str, path: str, 
             "audio": stat.as_dict() if stat else None,
         }
     )
+    return None
 
 
 def _facts(stat: partitions.Stat, whole: bool, path: str) -> dict[str, Any]:
@@ -215,12 +216,13 @@ def version_of(stat: partitions.Stat) -> str:
     return f"{stat.size}-{stat.mtime_ns}"
 
 
+def id_of(folder: Path) -> str:
+    """What names a country's files and jobs."""
+    return safe_name(shown(folder.name))
+
+
 def shown(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _rejected(name: str, reason: str, detail: str) -> dict:
-    return {"file": shown(name), "reason": reason, "detail": detail}
 
 
 # ISO 639-1 codes of the main parliamentary language, by the English name of the country.

@@ -68,7 +68,7 @@ class MediaFolder:
             if stat.S_ISDIR(status.st_mode):
                 folders += [] if entry.name.startswith(".") else [entry.name]
             elif stat.S_ISREG(status.st_mode):
-                self.stats[entry.path] = Stat.from_status(entry.path, status)
+                self.stats[entry.path] = Stat.of(entry.path, status)
                 suffix = _suffix(entry.name)
                 if not entry.name.startswith(".") and suffix not in _NOT_MEDIA and is_utf8(entry.path):
                     likely.append((suffix not in _MEDIA, entry.path))
@@ -95,10 +95,8 @@ class MediaFolder:
         """
         written = slashed(audio_file)
         plain = written if written == os.path.normpath(written) else str(PurePosixPath(written))
-        for path in self.path_map.mapped(written):
-            if status := self._stat(path):
-                return status
-        for path in [written] if written.startswith("/") else [root + plain for root in self.roots]:
+        places = [written] if written.startswith("/") else [root + plain for root in self.roots]
+        for path in [*self.path_map.mapped(written), *places]:
             if status := self._stat(path):
                 return status
         for table, title in zip(self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True):
@@ -115,9 +113,9 @@ class MediaFolder:
             self.outside[folder] = [] if os.path.isdir(folder) else None
         if folder and self.outside[folder] is None:
             return None
-        self.outside[path] = signature(path)
-        if self.outside[path]:
-            self.stats[path] = Stat.of(path)
+        if known := signature(path):
+            self.stats[path] = Stat(path, *known)
+        self.outside[path] = known
         return self.stats.get(path)
 
     def longest_stem(self, name: str) -> str | None:
@@ -139,7 +137,7 @@ def signature(path: str) -> list[int] | None:
         return None
     if stat.S_ISDIR(status.st_mode):
         return []
-    return Stat.from_status(path, status).signature if stat.S_ISREG(status.st_mode) else None
+    return Stat.of(path, status).signature if stat.S_ISREG(status.st_mode) else None
 
 
 def is_utf8(name: str) -> bool:

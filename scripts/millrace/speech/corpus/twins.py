@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,14 +20,11 @@ def find(audio: Callable[[], Audio], assignment: Assignment, digests: DigestCach
     The one assigned first is the original; later ones, and all new ones, are its twins. `audio` gives all
     audio files; `digests` caches their digests, by head and tail.
     """
-    seen: set[int] = set()
-    several: set[int] = set()
-    for size in (file[0] for _, files in audio() for file in files):
-        (several if size in seen else seen).add(size)
+    counts = Counter(file[0] for _, files in audio() for file in files)
     by_size: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for country, files in audio():
         for size, video_id, path in files:
-            if size and size in several:
+            if size and counts[size] > 1:
                 by_size[size].append((f"{country}/{video_id}", path))
     # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced since.
     names = {name for same in by_size.values() for name, _ in same}
@@ -59,14 +56,15 @@ def contents(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCa
             if size and wanted(name := f"{country}/{video_id}", size):
                 first.setdefault(name, (size, path))
 
-    def digest(path: str) -> str | None:
+    def content(file: tuple[int, str]) -> str | None:
+        size, path = file
         with contextlib.suppress(OSError):
-            return digests.get(Stat.of(path), jsonl.head_tail_digest)
+            return f"{size}-{digests.get(Stat.of(path), jsonl.head_tail_digest)}"
         return None
 
     with ThreadPoolExecutor(8) as pool:
-        pairs = zip(first.items(), pool.map(digest, [path for _, path in first.values()]), strict=True)
-        return {name: f"{size}-{value}" for (name, (size, _)), value in pairs if value}
+        known = zip(first, pool.map(content, first.values()), strict=True)
+        return {name: value for name, value in known if value}
 
 
 def other_split(twin_of: str | None, placement: Placement, assignment: Assignment) -> str | None:
