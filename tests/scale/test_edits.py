@@ -224,16 +224,17 @@ def test_asr_edits_of_a_manifest(tars, edit, partitions, line):
 
 
 def test_asr_a_large_manifest_is_read_in_part_until_a_run_starts(tmp_path, monkeypatch):
-    """Half a line at the end of 250 MB: the dry run finds all tars, a run stops before its first job."""
+    """Half a line comes at the end of 250 MB: a dry run finds all tars, a run stops before its first job."""
     sources.make_tars(tmp_path, 60, 1000)
     path = tmp_path / "manifests/train.jsonl"
     block = path.read_bytes()
+    section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
+    workflow = Workflow(tmp_path, lanes=["asr"], asr=section)
+    workflow.call("--dry-run", "asr_data")
     with open(path, "ab") as handle:
         for _ in range(250_000_000 // len(block)):
             handle.write(block)
         handle.write(block[:50])
-    section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
-    workflow = Workflow(tmp_path, lanes=["asr"], asr=section)
     done = workflow.call("--dry-run", "asr_data")
     lines = [line for line in done.stderr.splitlines() if line.startswith("Millrace: asr: ")]
     assert "0.3 GB of manifests are read in part" in lines[0] and "60 tars new" in lines[1]
@@ -241,3 +242,14 @@ def test_asr_a_large_manifest_is_read_in_part_until_a_run_starts(tmp_path, monke
     rows = (250_000_000 // len(block) + 1) * 60_000
     assert done.returncode == 1 and f"manifests/train.jsonl, line {rows + 1}: this line is not" in done.stderr
     assert "Traceback" not in done.stderr and not [*tmp_path.glob("results/asr/tar_index/*")]
+
+
+def test_asr_lines_that_came_broken_are_said_and_rejected(tmp_path):
+    sources.make_tars(tmp_path, 3, 10)
+    path = tmp_path / "manifests/train.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:4], lines[4][:40], *lines[5:], "{"]) + "\n")
+    section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
+    done = Workflow(tmp_path, lanes=["asr"], asr=section).call("--dry-run", "asr_data")
+    assert "manifests/train.jsonl, line 5: this line is not JSON: cut off at line 1, column 40" in done.stderr
+    assert "(2 broken lines, rejected)" in done.stderr and done.returncode == 0

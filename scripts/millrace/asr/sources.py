@@ -12,7 +12,7 @@ from typing import Any
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.tars.paths import one_spelling
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, counted
 from millrace.common.workflow import built, partitions
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.path_map import PathMap
@@ -55,7 +55,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         patterns = ("train*.parquet", "train*.json*", "train*/*.parquet", "train*/*.json*")
         raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
     # Which tars a manifest names depends on these as well: with others the table counts for nothing.
-    digests = table("digests", zlib.crc32(repr((4, settings.tar_root, settings.tar_template)).encode()))
+    digests = table("digests", zlib.crc32(repr((5, settings.tar_root, settings.tar_template)).encode()))
     stats = {path: partitions.Stat.of(path) for paths in manifests.values() for path in paths}
     if braces := [path for path in stats if "{" in path or "}" in path]:
         problem = "Snakemake takes braces in a file's name for wildcards"
@@ -63,17 +63,24 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     step, unread = sum(stat.size for stat in stats.values()) // _PLACES, _READ
 
     def read(split: str, path: str, is_run: bool = False) -> dict[str, Any]:
-        """The `tars` that a manifest names; of JSONL that is read whole its rows and content, else `part`."""
+        """The `tars` that a manifest names; of JSONL that is read whole its rows and content, else `part`.
+
+        What came broken is rejected by row. What has been broken since it was read last is a slip: an error.
+        """
         from millrace.asr.manifests.manifest import manifests_of  # pyarrow: only if a manifest is new
 
         nonlocal unread
         (manifest,) = manifests_of(split, [Path(path)], settings.tar_root, settings.tar_template)
         if not hasattr(manifest, "facts"):
             return {"tars": manifest.scan().tars}
+        before = (digests.last(path) or {}).get("broken")
         if not is_run and stats[path].size > unread:
-            return {"tars": manifest.some_tars(0, step), "part": True}
+            return {"tars": manifest.some_tars(0, step), "part": True, "broken": before}
         unread -= stats[path].size
-        return manifest.facts(0)
+        whole = manifest.facts(0)
+        if before and whole["broken"][0] > before[0]:
+            raise MillraceError(f"{path}, {whole['broken'][1]}", remedy="Mend the line, or remove it")
+        return whole
 
     splits = {path: split for split, paths in manifests.items() for path in paths}
     facts = {path: digests.get(stats[path], partial(read, split)) for path, split in splits.items()}
@@ -85,6 +92,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     mapped = dict.fromkeys(next(iter(path_map.mapped(path)), path) for path in named)
     tars = {path: _stat(path) for path in sorted(set(one_spelling(mapped).values()))}
     notes = path_map.warnings("asr.path_map", "tar paths")
+    for path, (count, first) in ((path, each.get("broken") or (0, "")) for path, each in facts.items()):
+        notes += [f"{path}, {first} ({counted(count, 'broken line')}, rejected)"] if count else []
     if missing := [path for path, stat in tars.items() if stat["size"] is None]:
         problem = f"{len(missing)} of {len(tars)} tars are missing, for example {missing[0]}"
         remedy = "Set asr.tar_root, asr.tar_template or asr.path_map, or bring the tars"

@@ -20,7 +20,6 @@ from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readable
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
 
 # Bytes of a block of `some_tars`: a dozen rows or more.
 _BLOCK = 8192
@@ -55,22 +54,23 @@ class Reader(Manifest):
         return tars
 
     def facts(self, file: int) -> dict[str, Any]:
-        """What the parse needs of a file: `tars`, `rows`, and `content`, a digest of all in any order.
-
-        Raises MillraceError for the first line that is not JSON.
+        """What the parse needs of a file: `tars`, `rows`, `content`, a digest of all in any order,
+        and `broken`: how many lines are not JSON, and what is wrong with the first.
         """
         named: set[bytes | None] = set()
-        rows = content = 0
+        rows = content = broken = 0
+        first = ""
         with readable(self.files[file]):
             for number, value, _ in jsonl.lines(self.files[file]):
                 if isinstance(value, jsonl.BadJson):
-                    where, remedy = f"{self.files[file]}, line {number}", "Mend the line, or remove it"
-                    raise MillraceError(f"this line is not JSON: {value}", where, remedy)
+                    value = f"line {number}: this line is not JSON: {value}"
+                    broken, first = broken + 1, first or value
                 rows += 1
                 named.add(_place(value))
                 row = hashlib.blake2b(jsonl.canonical(value), digest_size=16).digest()
                 content = (content + int.from_bytes(row, "little")) % (1 << 128)
-        return {"tars": self._tars_of(named, file), "rows": rows, "content": f"{content:032x}"}
+        facts = {"tars": self._tars_of(named, file), "rows": rows, "content": f"{content:032x}"}
+        return facts | {"broken": [broken, first]}
 
     def some_tars(self, file: int, step: int) -> list[str]:
         """The tars named in a block every `step` bytes of a file, and in its last one."""
