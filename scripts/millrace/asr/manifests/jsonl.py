@@ -58,8 +58,7 @@ class Reader(Manifest):
         and `broken`: how many lines are not JSON, and what is wrong with the first.
         """
         named: set[bytes | None] = set()
-        rows = content = broken = 0
-        first = ""
+        rows, content, broken, first = 0, 0, 0, ""
         with readable(self.files[file]):
             for number, value, _ in jsonl.lines(self.files[file]):
                 if isinstance(value, jsonl.BadJson):
