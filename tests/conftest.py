@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return module if module.endswith("test_end_to_end.py") else nodeid
 
     return Scheduling(config, log)
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a model takes the Hub's client offline, for the rest of the process."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    if "huggingface_hub" in sys.modules:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

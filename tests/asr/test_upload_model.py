@@ -6,11 +6,14 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from huggingface_hub import HfApi, snapshot_download
 
 from millrace.asr import upload_model
 from millrace.common import atomic
 from millrace.common.hub.server import serve
+
+pytestmark = pytest.mark.usefixtures("online")
 
 METRICS = {"model": "/home/me/models/tiny", "parameters": 12, "optimizer_steps": 7, "samples": 9, "loss": 1.0}
 METRICS |= {"last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7}, "test": None}

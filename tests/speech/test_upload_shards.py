@@ -15,6 +15,8 @@ from millrace.common.hub.server import serve
 from millrace.speech import upload_shards, write_card
 from tests.speech.hub.corpus import write_corpus
 
+pytestmark = pytest.mark.usefixtures("online")
+
 ROOT = Path(__file__).parents[2]
 MARKER = "hf_markerOfATokenThatIsNowhere"
 COUNTRIES = {"norway": ("train", "validation", "test"), "new zealand": ("train", "validation")}
@@ -50,6 +52,7 @@ def published(tmp_path_factory):
         "sys.exit(publish(Path(sys.argv[1])))"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "HF_TOKEN": MARKER}
+    environment |= {"HF_HUB_OFFLINE": "1"}  # which is not meant for the local Hub
     with open(folder / "log.txt", "w") as log:
         command = [sys.executable, "-c", program, str(folder)]
         subprocess.run(command, check=True, env=environment, stderr=log)
@@ -77,7 +80,7 @@ def loaded(published, tmp_path_factory) -> list[str]:
     examples = re.findall(r"```python\n(.*?)```", (folder / "hub/README.md").read_text(), re.S)
     with serve(folder / "server") as endpoint:
         home = str(tmp_path_factory.mktemp("client"))
-        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": home}
+        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": home, "HF_HUB_OFFLINE": "0"}
         command = [sys.executable, "-c", LOAD, json.dumps(COUNTRIES), *examples]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home)
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,8 @@ from millrace.common.hub.store import Repository, Store
 from tests.common.hub.faults import commit_by_another, dying, faulty
 from tests.common.hub.files import CARD, REPO, history, repository, tree, wanted, write_shards
 
+pytestmark = pytest.mark.usefixtures("online")
+
 ROOT = Path(__file__).parents[3]
 ROUTES = ("info", "tree", "validate-yaml", "preupload", "batch", "put", "commit", "paths-info")
 

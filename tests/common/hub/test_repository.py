@@ -8,6 +8,8 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from millrace.common.hub import repository
 
+pytestmark = pytest.mark.usefixtures("online")
+
 
 def error(status: int) -> Exception:
     """What the client raises, as it does where files are sent: behind another error."""

@@ -21,6 +21,8 @@ from millrace.common.hub.server import serve
 from millrace.common.hub.store import RefusedError, Repository, Store
 from tests.common.hub.faults import commit_by_another, dying, faulty
 
+pytestmark = pytest.mark.usefixtures("online")
+
 REPO = "me/speech"
 TOKEN = "hf_thisIsNoToken"
 SHA256 = hashlib.sha256(b"x").hexdigest()

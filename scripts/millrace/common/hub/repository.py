@@ -100,6 +100,7 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
             from millrace.common.hub.server import serve
 
             os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # its store would be a second copy on this disk
+            os.environ["HF_HUB_OFFLINE"] = "0"  # which is meant for the real one
             endpoint, token = stack.enter_context(serve(args.server_dir)), False
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
@@ -120,6 +121,8 @@ def final(error: BaseException | None, repo_id: str) -> MillraceError | None:
             return MillraceError(str(error.strerror), str(error.filename), "Run the workflow again")
         if type(error) is ValueError:  # the client's own check of the card, say
             return MillraceError(words(error), repo_id)
+        if type(error).__name__ == "OfflineModeIsEnabled":
+            return MillraceError("HF_HUB_OFFLINE is set, so the client sends nothing", repo_id, "Unset it")
         error = error.__cause__ or error.__context__
     return None
 
