@@ -6,8 +6,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 CORES ?= all
-# Processes of the unit tests.
-WORKERS ?= 2
+# Processes of the tests: three for two processors, as many tests wait for others' processes.
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 BENCH := PYTHONPATH=scripts $(BIN)/python -m tests.bench
 BENCH_DIR ?= /tmp/millrace-bench
 
-.PHONY: help run test fuzz docs check dry-runs bench clean
+.PHONY: help run test fuzz docs check dry-runs gpu bench clean
 
 help: ## List the targets (the default)
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -32,11 +32,12 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 test: check dry-runs ## Check style and workflow, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder tests
 
-fuzz: $(VENV)/.test ## Run the tests with generated examples on new examples, many of them
-	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' '@given' tests)
+fuzz: $(VENV)/.test ## Run the tests with generated examples on new examples, many of them, and the slow tests
+	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' -e '@given' -e mark.slow tests)
 
-docs: $(VENV)/.test ## Write docs/configuration.md from the schemas
+docs: $(VENV)/.test ## Write docs/configuration.md and docs/audit from the schemas and the catalogue
 	PYTHONPATH=scripts $(BIN)/python -m tests.workflow.configuration
+	PYTHONPATH=scripts $(BIN)/python -m tests.audit.entry_pages
 
 check: $(VENV)/.test ## Check the style of Python and Snakefiles, and lint the workflow
 	$(BIN)/python -m ruff check .
@@ -48,12 +49,18 @@ dry-runs: $(VENV)/.test ## Dry-run every target under every profile
 	@set -euo pipefail; \
 	targets=$$($(SNAKEMAKE) --list-target-rules 2>/dev/null | sed -nE 's/^([a-z0-9_]+)( .*)?$$/\1/p'); \
 	test -n "$$targets"; \
-	for profile in profiles/*/; do \
-	  for target in $$targets; do \
-	    echo "snakemake -n $$target, $$profile"; \
-	    said=$$($(SNAKEMAKE) --profile "$${profile%/}" --dry-run -- "$$target" 2>&1) || { echo "$$said"; exit 1; }; \
-	  done; \
-	done
+	dry_run() { \
+	  said=$$($(SNAKEMAKE) --profile "$${1%/}" --dry-run -- "$$2" 2>&1) || { echo "$$said"; exit 255; }; \
+	  echo "snakemake -n $$2, $$1"; \
+	}; \
+	export -f dry_run; \
+	for profile in profiles/*/; do printf "$$profile %s\n" $$targets; done \
+	  | xargs -P "$$(nproc)" -L 1 bash -c 'dry_run "$$@"' dry_run
+
+# Parity with transformers, then calibration, verification and the throughput runs of Qwen3-ASR 1.7B, random weights.
+gpu: $(VENV)/.test ## Measure on this machine's CUDA device and write docs/measured-gpu.md (20 minutes on an H200)
+	$(BIN)/python -m pytest -q -m gpu tests/asr
+	PYTHONPATH=scripts:. $(BIN)/python -m tests.bench.gpu --folder $(BENCH_DIR)/gpu --page docs/measured-gpu.md
 
 # Sizes at which each part ends in a few minutes on two cores. Scratch: about 5 GB in BENCH_DIR.
 bench: $(VENV)/.bench ## Measure against peers: readers, tar index, cutting, buckets, planner

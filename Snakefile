@@ -8,6 +8,9 @@ min_version("9.27")
 include: "rules/common.smk"
 include: "rules/speech.smk"
 include: "rules/asr.smk"
+include: "rules/music.smk"
+include: "rules/image.smk"
+include: "rules/audit.smk"
 
 
 onstart:

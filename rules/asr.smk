@@ -21,6 +21,8 @@ wildcard_constraints:
     tars=r"tars-\d+",
     bucket=r"b_[0-9._]+",
     run=r"[A-Za-z0-9._-]+",
+    checkpoint=r"best|last|step-\d+",
+    layout=r"transformers|qwen-asr",
 
 
 # Targets for people
@@ -48,9 +50,10 @@ rule asr_calibrate:
 
 
 rule asr_train:
-    """ASR lane: the runs of the config."""
+    """ASR lane: the runs of the config, and the page of what they are worth."""
     input:
         ASR.runs,
+        ASR.runs_page,
     localrule: True
 
 
@@ -146,7 +149,7 @@ rule asr_calibrate_bucket_bs:
         "../envs/train.yaml"
     threads: 2
     resources:
-        mem_mb=LANES.memory_mb(ASR.training_mb()),
+        mem_mb=LANES.memory_mb(ASR.training_mb("bucket")),
         gpu=ASR.gpus,
     params:
         environment=ASR.environment,
@@ -197,7 +200,7 @@ rule asr_verify_calibration:
     threads: ASR.threads
     resources:
         **ASR.places,
-        mem_mb=LANES.memory_mb(ASR.training_mb()),
+        mem_mb=LANES.memory_mb(ASR.training_mb("all")),
     params:
         environment=ASR.environment,
         launcher=ASR.launcher,
@@ -214,6 +217,7 @@ rule asr_train_model:
     input:
         config="results/asr/buckets/bucket_config.json",
         calibration=ASR.calibration,
+        audit=ASR.gate,
     output:
         metrics="results/asr/runs/{run}/metrics.json",
     log:
@@ -235,6 +239,29 @@ rule asr_train_model:
     shell:
         "{params.environment} python {params.launcher} millrace.asr.train_model --bucket-dir {input.config:q}"
         " --calibration={input.calibration:q} {params.arguments} --metrics {output.metrics:q} 2> {log:q}"
+
+
+rule asr_export_model:
+    """Write the model of a checkpoint (best, last, step-00000500) in a layout (transformers, qwen-asr)."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+        metrics="results/asr/runs/{run}/metrics.json",
+    output:
+        model="results/asr/export/{run}/{checkpoint}/{layout}/config.json",
+    log:
+        "logs/asr/export_model/{run}.{checkpoint}.{layout}.log",
+    benchmark:
+        "benchmarks/asr/export_model/{run}.{checkpoint}.{layout}.tsv"
+    conda:
+        "../envs/train.yaml"
+    resources:
+        mem_mb=LANES.memory_mb(12000),
+        runtime=LANES.runtime(60),
+    message:
+        "Export the model of {wildcards.run}, {wildcards.checkpoint}, as {wildcards.layout}"
+    shell:
+        "python -m millrace.asr.export_model --bucket-dir {input.config:q} --metrics {input.metrics:q}"
+        " --checkpoint {wildcards.checkpoint} --layout {wildcards.layout} --output {output.model:q} 2> {log:q}"
 
 
 rule asr_upload_model:
@@ -259,6 +286,36 @@ rule asr_upload_model:
     shell:
         "python -m millrace.asr.upload_model --bucket-config {input.config:q} --metrics {input.metrics:q} {params.hub}"
         " --card {output.card:q} --receipt {output.receipt:q} 2> {log:q}"
+
+
+rule asr_report_runs:
+    """Show what the runs are worth: error rates with intervals, learning curves, the worst clips to hear."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+        metrics=ASR.reported_runs,
+    output:
+        summary=report(
+            "results/asr/report/runs.html",
+            caption="report/asr_runs.rst",
+            category="ASR training",
+            labels={"what": "Runs and their error rates"},
+        ),
+    log:
+        "logs/asr/report_runs/all.log",
+    benchmark:
+        "benchmarks/asr/report_runs/all.tsv"
+    conda:
+        "../envs/train.yaml"
+    resources:
+        mem_mb=LANES.memory_mb(1500),
+        runtime=LANES.runtime(30),
+    params:
+        pinned=ASR.pinned_runs,
+    message:
+        "Report on the runs"
+    shell:
+        "python -m millrace.asr.report_runs --runs {input.metrics:q} {params.pinned} --buckets {input.config}"
+        " --summary {output.summary} 2> {log}"
 
 
 rule asr_report_throughput:
@@ -305,10 +362,12 @@ rule asr_report_throughput:
     resources:
         mem_mb=LANES.memory_mb(1500),
         runtime=LANES.runtime(30),
+    params:
+        reference=ASR.reference,
     message:
         "Report on throughput"
     shell:
         "python -m millrace.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
         " --ideal {input.ideal} --check {input.check} --profile {input.profile} --buckets {input.buckets}"
-        " --summary {output.summary} --comparison {output.comparison} --phases {output.phases}"
+        " --reference {params.reference:q} --summary {output.summary} --comparison {output.comparison} --phases {output.phases}"
         " --buckets-figure {output.buckets_figure} --result {output.result} 2> {log}"

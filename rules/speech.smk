@@ -185,6 +185,10 @@ rule speech_merge_shards:
             "results/speech/shards/{{country}}_{split}_nemo.jsonl",
             split=SPEECH_SPLITS,
         ),
+        shard_lists=expand(
+            "results/speech/shards/{{country}}_{split}_shards.txt",
+            split=SPEECH_SPLITS,
+        ),
     log:
         "logs/speech/merge_shards/{country}.log",
     benchmark:
@@ -192,7 +196,7 @@ rule speech_merge_shards:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(400, per_mb=40),
+        mem_mb=LANES.memory_mb(600, per_mb=0.3),
         runtime=LANES.runtime(15, per_mb=0.1),
     params:
         max_error_fraction=LANES.flag("speech", "max_error_fraction"),
@@ -203,7 +207,8 @@ rule speech_merge_shards:
         "python -m millrace.speech.merge_shards --country {input.country:q} --manifest-dir results/speech/manifest"
         " --shards-dir results/speech/shards {params.max_error_fraction}"
         " --manifest {output.manifest:q} --index {output.index:q} --rejects {output.rejects:q}"
-        " --ledger {output.ledger:q} --nemo {output.nemo:q} --error-list {params.error_list:q} 2> {log:q}"
+        " --ledger {output.ledger:q} --nemo {output.nemo:q}"
+        " --shard-lists {output.shard_lists:q} --error-list {params.error_list:q} 2> {log:q}"
 
 
 rule speech_merge_index:

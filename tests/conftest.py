@@ -15,6 +15,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parents[1] / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# Threads of several torches that wait for each other must not do so on processors that others could use.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # No deadline: machines are slow and shared, and a test must not fail for that.
 # Derandomised, so that a commit passes or fails for good; `make fuzz` draws new examples.
 settings.register_profile("same", deadline=None, derandomize=True, database=None, print_blob=True)
@@ -23,24 +26,52 @@ settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests first, then the workflow's text and dry runs, then whole runs: cheap failures come early.
-
-    The shipped config's run comes first of these: it takes minutes.
+    """Slurm's tests, which mostly wait, and other groups come first: each keeps one worker busy for minutes
+    while others run the unit tests, then the workflow's text and dry runs, then other whole runs.
     """
 
     def rank(test: pytest.Item) -> int:
-        if test.path.stem == "test_end_to_end":
-            return 2
+        if group(test.nodeid) != test.nodeid:
+            return 0 if "tests/slurm/" in test.nodeid else 1
         if test.get_closest_marker("e2e"):
-            return 3
-        return 1 if "tests/workflow/" in test.nodeid else 0
+            return 4
+        return 3 if "tests/workflow/" in test.nodeid else 2
 
     items.sort(key=rank)
+    if not os.environ.get("MILLRACE_FUZZ"):
+        for test in items:
+            if test.get_closest_marker("slow"):
+                test.add_marker(pytest.mark.skip(reason="slow: make fuzz runs it"))
+    if any(test.get_closest_marker("gpu") for test in items):
+        import torch
+
+        if not torch.cuda.is_available():
+            skipped = pytest.mark.skip(reason="needs a CUDA device: make gpu runs it where there is one")
+            for test in items:
+                if test.get_closest_marker("gpu"):
+                    test.add_marker(skipped)
+
+
+# Modules whose fixtures take long: made once, by one worker.
+WHOLE = (
+    *("asr/test_calibrate_bucket_bs.py", "audit/test_gate.py", "speech/test_fetch_corpus.py"),
+    *("workflow/test_bad_input.py", "workflow/test_crash.py", "workflow/test_end_to_end.py"),
+    "workflow/test_partial_rebuild.py",
+)
+
+
+def group(nodeid: str) -> str:
+    """Tests that one worker runs one after the other: those of Slurm, as clusters would wait for each other's
+    processors, and those of a module in WHOLE. Others are groups of one."""
+    if "tests/slurm/" in nodeid:
+        return "tests/slurm"
+    module = nodeid.partition("::")[0]
+    return module if module.endswith(WHOLE) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """One test at a time to each worker, but all of the shipped config's run to one, so that it is made once.
+    """One group at a time to each worker.
 
     `--dist loadgroup` would do, but pytest 9.2 ignores the names that xdist 3.8 gives to groups.
     """
@@ -48,8 +79,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            module = nodeid.partition("::")[0]
-            return module if module.endswith("test_end_to_end.py") else nodeid
+            return group(nodeid)
 
     return Scheduling(config, log)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.asr.throughput.run import PHASES, StepLine
 from millrace.common import atomic, jsonl
+from millrace.common.throughput.run import PHASES, StepLine
 
 BUCKETS = {
     # name: (hours, rows, longest seconds)

@@ -111,3 +111,20 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
     touch(METRICS.format(run="a"), 100)
     assert asr.calibration(SimpleNamespace(run="a")) == []
     assert inputs(nodes=2).calibration(SimpleNamespace(run="b")) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "calibrates", "mb"),
+    [
+        ({}, "", 6080),
+        (
+            {"ranks": 8, "model": "qwen3-asr-1.7b", "training": {"num_workers": 16, "device": "cuda"}},
+            "",
+            290_432,
+        ),
+        ({"ranks": 8, "model": "qwen3-asr-1.7b", "training": {"num_workers": 16}}, "bucket", 20_304),
+        ({"ranks": 2, "calibration": {"device": "cpu", "max_memory_gb": 30}}, "all", 92_160),
+    ],
+)
+def test_memory_follows_ranks_workers_and_the_size_of_the_model(section, calibrates, mb):
+    assert inputs(**section).training_mb(calibrates) == mb

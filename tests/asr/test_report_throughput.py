@@ -68,7 +68,7 @@ OUTLINE = {
     "Success criteria": ["What a run of 200 steps has to reach", "What the project wants beyond that"],
     "Baseline against Millrace": ["figure", COMPARISON],
     "Where the time goes": ["figure", "Share of time by phase"],
-    "Buckets": ["figure", "Our steps by bucket"],
+    "Buckets": ["The data by bucket", "figure", "Our steps by bucket"],
     "Profile": ["Time of the profiled steps by phase", "Operators that take most, without what they call"],
     "Runs": ["Runs"],
 }
@@ -130,6 +130,19 @@ def test_use_of_the_gpu_is_shown_if_there_is_one(
     profile = shown.by_name("Time of the profiled steps by phase")
     assert profile["forward"] == ["100", *([] if machine is CPU else ["50.0"]), "50.0 %"]
     assert ("The GPU ran kernels in 95.0 % of the time." in shown.text) == (machine is GPU)
+
+
+def test_figures_of_another_system_are_a_column(tmp_path: Path) -> None:
+    runs, reference = _write(tmp_path), '{"name": "E1", "samples_per_second": 123.2, "peak_memory_gb": 123.8}'
+    assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", reference]) == 0
+    shown = Page((tmp_path / "summary.html").read_text())
+    rows = shown.by_name(COMPARISON)
+    assert shown.texts[COMPARISON][0][-1] == "E1"
+    assert [rows[name][-1] for name in ("Samples/s", "Peak memory", "GPU use")] == ["123", "124 GB", "–"]
+    assert "measured elsewhere" in shown.text
+    # The config's default has a name alone.
+    assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", '{"name": "E1"}']) == 0
+    assert "E1" not in (tmp_path / "summary.html").read_text()
 
 
 def test_with_bench_alone_there_is_a_page(tmp_path: Path) -> None:

@@ -16,9 +16,14 @@ import psutil
 import pytest
 
 from millrace.asr import train_model
+from millrace.asr.buckets import eval_file
+from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.row_table import RowTable
+from millrace.common.errors import MillraceError
+from millrace.common.throughput.run import Run
 from millrace.common.training.ranks import REQUEUE_EXIT_CODE
 from tests.asr import audio_tars
+from tests.asr.bucket_corpus import build_from, corpus, write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Small and quick; dropout on, so that the generators' state counts.
@@ -153,6 +158,24 @@ def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
     # The loop itself compares the weights of the ranks at the end, and fails where they differ.
     metrics = train(buckets, tmp_path, "--epochs", "1", ranks=2)
     assert metrics["ranks"] == 2 and ids(tmp_path) == Counter(all_ids(buckets))
+    # What each rank and the workers took is measured too.
+    measured = Run(tmp_path)
+    assert set(measured.use_by_rank) == {0, 1} and all("gpu" in of for of in measured.use_by_rank.values())
+    rank, times = measured.slowest_rank
+    assert rank in (0, 1) and times >= 1
+    assert measured.worker_seconds("decode") > 0 < measured.worker_seconds("read")
+
+
+def test_the_profile_names_the_parts_of_qwen(buckets, tmp_path):
+    metrics = tmp_path / "metrics.json"
+    flags = ["--bucket-dir", str(buckets), "--metrics", str(metrics), "--model", "qwen3-asr-tiny"]
+    flags += ["--max-steps", "5", "--profile-steps", "2", "--num-workers", "0", "--batch-seconds", "2"]
+    assert train_model.main([*flags, "--tensorboard=0", "--save-steps=0"]) == 0
+    phases = json.loads((tmp_path / "profile.json").read_bytes())["phases"]
+    seconds = {row["phase"]: row["host_seconds"] for row in phases}
+    parts = {name.removeprefix("forward: ") for name in seconds if ": " in name}
+    assert parts == {"mel", "audio encoder", "text decoder", "head"}
+    assert 0 < sum(seconds[f"forward: {part}"] for part in parts) <= seconds["forward"]
 
 
 def test_a_changed_setting_begins_a_new_run_and_keeps_the_old(buckets, tmp_path):
@@ -193,3 +216,36 @@ def test_errors_are_one_line(buckets, tmp_path, capfd, arguments, message):
 
 def test_the_help_names_the_code_on_which_slurm_requeues():
     assert f"code {REQUEUE_EXIT_CODE}" in " ".join(train_model.make_parser().format_help().split())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "more", "message"),
+    [
+        ([2], [], ""),
+        ([1, 2], [], "grad_acc is not the same for all buckets (b_0_3 1, b_3_5 2"),
+        ([2], ["--grad-acc", "3"], "--grad-acc 3); a step here takes batches of several"),
+    ],
+)
+def test_grad_acc_of_a_flat_calibration_counts_or_is_refused(
+    buckets, tmp_path, capfd, numbers, more, message
+):
+    names = BucketConfig.read(buckets).ids
+    flat = {name: {"batch_size": 4, "grad_acc": numbers[at % len(numbers)]} for at, name in enumerate(names)}
+    (tmp_path / "calibrated_bs.json").write_text(json.dumps(flat))
+    arguments = [*more, "--bucket_config", str(tmp_path / "calibrated_bs.json"), "--max-steps", "1"]
+    code = train_model.main(flags(buckets, tmp_path / "run", *arguments))
+    assert code == bool(message) and message in capfd.readouterr().err
+    if not message:
+        assert json.loads((tmp_path / "run/run.json").read_bytes())["run"]["grad_acc"] == 2
+
+
+def test_an_evaluation_file_is_a_split_of_buckets_or_the_manifest_it_was_made_of(tmp_path):
+    rows, index = corpus(tmp_path, tars=2, members=8)
+    manifest, dev = (write_manifest(tmp_path / f"{name}.parquet", rows) for name in ("train", "dev"))
+    for name in ("one", "two"):
+        build_from(tmp_path / name, index, train=manifest, dev=dev)
+    assert eval_file.find(dev, tmp_path / "one") == (tmp_path / "one", "dev")
+    assert eval_file.find(tmp_path / "two/dev.parquet", tmp_path / "one") == (tmp_path / "two", "dev")
+    other = write_manifest(tmp_path / "other.parquet", rows[:5])
+    with pytest.raises(MillraceError, match="its 5 rows are not those of a split of"):
+        eval_file.find(other, tmp_path / "one")

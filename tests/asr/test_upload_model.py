@@ -17,6 +17,8 @@ pytestmark = pytest.mark.usefixtures("online")
 
 METRICS = {"model": "/home/me/models/tiny", "parameters": 12, "optimizer_steps": 7, "samples": 9, "loss": 1.0}
 METRICS |= {"last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7}, "test": None}
+RATES = {"samples": 2, "recordings": 2, "seconds": 9.0, "cer": 0.5, "cer_range": [0.4, 0.6]}
+METRICS["error_rates"] = {"dev": {"by_language": {"no": {**RATES, "wer": 0.75, "wer_range": None}}}}
 
 
 def write_run(folder):
@@ -59,6 +61,7 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
         and "no 1.00, und 0.25" in text
         and "| dev | 0.50 | 2 | 2.000 | 0.500 | 0.750 |" in text
     )
+    assert "| dev | no | 2 | 50.0 % (40.0–60.0) | 75.0 % |" in text
     assert "- `lr`: 0.1" in text and "/home" not in text and "`tiny`" in text
     receipt = (tmp_path / "receipt.json").read_bytes()
     assert publish(tmp_path) == 0 and (tmp_path / "receipt.json").read_bytes() == receipt

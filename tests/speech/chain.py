@@ -75,7 +75,8 @@ class Chain:
         outputs = {name: f"{country}_{name}.{suffix}" for name, suffix in suffixes.items()}
         nemo = [f"{self.shards_dir}/{country}_{split}_nemo.jsonl" for split in FRACTIONS]
         outputs = flags(self.shards_dir, **outputs)
-        return merge_shards.main([*inputs, *outputs, "--nemo", *nemo, *arguments])
+        lists = [f"{self.shards_dir}/{country}_{split}_shards.txt" for split in FRACTIONS]
+        return merge_shards.main([*inputs, *outputs, "--nemo", *nemo, "--shard-lists", *lists, *arguments])
 
     def run(self, country: str, **options: object) -> dict:
         """All steps of a country; its ledger."""

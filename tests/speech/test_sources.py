@@ -537,6 +537,69 @@ def test_with_max_recordings_a_new_recording_replaces_none(made):
     assert len(made.assigned()) == 2
 
 
+def test_a_trial_takes_nothing_from_what_a_full_run_has_made_and_is_said(tmp_path):
+    corpora.make_corpus(tmp_path / "countries", {"germany": 6}, seconds=8)
+    made = Corpus(tmp_path)
+    made.run("germany")
+    before, tars = made.contents(), {p: p.read_bytes() for p in made.shards_dir.rglob("*.tar")}
+    made.add("germany", "new_1", "new_2", seconds=8)
+    made.options["max_recordings"] = 2
+    assert made.sync().notes == [
+        "speech.max_recordings is 2: a trial, 2 recordings are left out; what was made of others before stays"
+    ]
+    assert made.contents() == before and len(made.recordings("germany")) == 6
+    made.run("germany")
+    assert {p: p.read_bytes() for p in made.shards_dir.rglob("*.tar")} == tars
+
+
+CSV = "source_audio_path,video_id,duration_hours,size_mb,split,subset_id\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("germany_splits.csv", f"{CSV}x.wav,rec_0000,1,1,test,\n/a/rec_0001.mp4,,1,1,train,4.0\n"),
+        ("list.txt", "germany/rec_0000 test\ngermany/rec_0001\ttrain\n\n# why\nno/such,dev\n"),
+        ("list.csv", "rec_0000,TEST\nrec_0001,train\n"),
+    ],
+)
+def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
+    corpora.make_corpus(made.root, {"germany": 8}, seconds=10)
+    (made.folder / name).write_text(text)
+    made.options["splits_file"] = str(made.folder / name)
+    notes = made.sync().notes
+    splits = made.splits("germany")
+    assert splits["rec_0000"] == "test" and splits["rec_0001"] == "train"
+    assert Counter(splits.values()) == {"train": 6, "test": 1, "validation": 1}
+    assert made.home("rec_0001").startswith("germany-train-4-" if "subset" in text else "germany-train-1-")
+    place = f"such as no/such ({made.folder}/{name}, line 5)"
+    unknown = f"1 of 3 recordings of speech.splits_file are not in the corpus, {place}"
+    assert notes == ([unknown] if "such" in text else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("germany/rec_0000 {other}", r"germany/rec_0000 is in \w+ there, and germany/rec_0000 in \w+ here"),
+        ("germany/copy {other}", r"germany/rec_0000 is in \w+ there, and germany/copy in \w+ here"),
+        ("rec_0000 {own}\nrec_0000 {other}", "rec_0000 is in .* there and in .* here"),
+        ("rec_0000 holdout", "recording 'rec_0000', split 'holdout'"),
+        ("", "names no recording"),
+    ],
+)
+def test_a_given_split_that_contradicts_is_an_error_that_names_both(corpus, text, message):
+    own = corpus.splits("germany")["rec_0000"]
+    if "copy" in text:
+        corpora.add_recording(corpus.root, "germany", "copy", 10)
+        shutil.copy(corpus.audio("rec_0000", "germany"), corpus.root / "germany" / AUDIO / "copy.wav")
+    file = corpus.folder / "list.txt"
+    file.write_text(text.format(own=own, other="validation" if own == "test" else "test"))
+    corpus.options["splits_file"] = str(file)
+    with pytest.raises(MillraceError, match=message) as caught:
+        corpus.sync()
+    assert str(file) in str(caught.value)
+
+
 def test_one_absurd_time_does_not_outweigh_the_corpus(made):
     made.options["partition_hours"] = 1.0
     made.add("malta", *(f"m{number:02d}" for number in range(60)))

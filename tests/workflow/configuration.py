@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from millrace.common.workflow.config import LANES, load_schema
+from millrace.common.workflow.config import DEFAULT_LANES, LANES, load_schema
 from tests.workflow.workflow import ROOT
 
 PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Every key of config.yaml
 
 Written by `make docs` from rules/schemas/*.schema.yaml; edit those. A key that is not listed here is an
-error that names it. `lanes` lists the lanes that `snakemake` without a target builds: {lanes}.
+error that names it. `lanes` lists the lanes that `snakemake` without a target builds: {lanes}
+by default. The name of a target, such as `image_records`, switches its lane on.
 """
 
 
@@ -45,7 +46,7 @@ def rows(properties: dict, schema: dict, above: str = "") -> Iterator[str]:
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD.format(lanes=", ".join(f"`{lane}`" for lane in LANES))]
+    parts = [HEAD.format(lanes=", ".join(f"`{lane}`" for lane in DEFAULT_LANES))]
     for lane in LANES:
         schema = load_schema(ROOT / f"rules/schemas/{lane}.schema.yaml")
         parts.append(f"\n## {lane}\n\n| Key | Takes | Default | Meaning |\n| --- | --- | --- | --- |\n")

@@ -11,6 +11,7 @@ import pytest
 
 from tests import corpora
 from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
+from tests.image.trees import small_tree
 from tests.workflow.workflow import ROOT, Job, Workflow
 
 
@@ -44,14 +45,30 @@ def jobs(rules: dict[str, dict]) -> dict[str, dict]:
 
 @pytest.fixture(scope="session")
 def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
-    """Everything, the demo corpus, and the ASR lane over foreign tars, dry-run where nothing has been
-    built."""
+    """Everything, the demos, the ASR lane over foreign tars, the music lane over features and the image lane
+    over a folder, dry-run where nothing has been built."""
     folder = tmp_path_factory.mktemp("tars")
     tar = write_tar(folder / "some tars/audio.tar", ["a.flac"])
     write_manifest(
         folder / "train.parquet", [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))]
     )
     tars = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "."})
-    by_hand = ("speech_fetch_corpus", "asr_calibrate", "asr_throughput", "speech_hub", "speech_hub_diff")
-    by_hand += ("results/asr/hub/check/receipt.json",)
-    return fresh.dry("all", *by_hand) + tars.dry("asr_data")
+    folder = tmp_path_factory.mktemp("features")
+    (folder / "chunk 1.h5").touch()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.json").write_text("{}")
+    chosen = {"h5_root": ".", "splits": ".", "audio_root": "some audio"}
+    music = Workflow(folder, lanes=["music"], music={**chosen, "runs": {"tiny": {"data.nworkers": 1}}})
+    images = small_tree(tmp_path_factory.mktemp("images"), classes=1, train=2)
+    image = Workflow(images, lanes=["image"], image={"raw_data_dir": ".", "runs": {"demo": {}}})
+    by_hand = ("image_fetch_demo", "speech_fetch_corpus", "asr_calibrate", "asr_throughput")
+    by_hand += ("speech_hub", "speech_hub_diff", "results/asr/hub/check/receipt.json")
+    by_hand += ("results/asr/export/check/best/qwen-asr/config.json",)
+    by_hand += ("results/asr/report/runs.html",)
+    producer = [f"results/image/producer/demo.{kind}" for kind in ("json", "txt")]
+    text = (
+        fresh.dry("all", *by_hand)
+        + tars.dry("asr_data")
+        + music.dry("music", "music_fetch_demo", "music_create_features")
+    )
+    return text + image.dry("image", "image_readers", *producer)

@@ -11,8 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import corpora
+from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 from tests.workflow.test_layout import HEAVY
 from tests.workflow.workflow import ROOT, Job, Workflow
 
@@ -52,6 +54,18 @@ EXPECTED = {
     "asr_train": {},
     "asr_hub": {},
     "asr_throughput": ASR_THROUGHPUT,
+    # Without features, and the demo was not fetched: a hint.
+    "music": {},
+    "music_index": {},
+    "music_verify": {},
+    "music_train": {},
+    # The demo was not fetched: a hint.
+    "image": {},
+    "image_records": {},
+    "image_train": {},
+    "image_readers": {},
+    # Of the runs of the lanes that are switched on; here is none.
+    "audit": {},
 }
 
 
@@ -80,13 +94,38 @@ def test_the_default_target_is_everything(fresh: Workflow):
 
 def test_the_throughput_runs_are_no_part_of_the_lane(fresh: Workflow):
     jobs = fresh.dry("all", "asr", "asr_train", "--config", "asr={runs: {demo: {epochs: 1}}}")
-    assert [job.wildcards for job in jobs if job.rule.startswith(("asr_train", "asr_report"))] == ["run=demo"]
+    # "": the page of the runs.
+    wildcards = [job.wildcards for job in jobs if job.rule.startswith(("asr_train", "asr_report"))]
+    assert sorted(wildcards) == ["", "run=demo"]
+
+
+def test_the_example_for_qwen_runs_as_it_stands_and_the_demos_learning_rate_is_said(tmp_path: Path):
+    config = yaml.safe_load((ROOT / "docs/examples/qwen3-asr-1.7b.yaml").read_text())
+    tar = write_tar(tmp_path / "audio.tar", ["a.flac"])
+    row = dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))
+    write_manifest(tmp_path / "manifests/train.parquet", [row])
+    (tmp_path / "models/qwen3-asr-1.7b").mkdir(parents=True)
+    (tmp_path / "models/qwen3-asr-1.7b/config.json").write_text("{}")
+    workflow = Workflow(tmp_path, **config)
+    jobs = workflow.dry("asr_calibrate", "asr_train", "asr_throughput")
+    assert counts(jobs)["asr_calibrate_bucket_bs"] == 7 and counts(jobs)["asr_train_model"] == 1 + 5
+    (run,) = (job for job in jobs if job.wildcards == "run=qwen3-asr-1.7b")
+    for flag in ("--lr 2e-05", "--precision bf16-mixed", "--gradient-checkpointing 1", "--num-workers 16"):
+        assert flag in run.command
+    assert "pretrained" not in workflow.call("-n", "asr_data").stderr
+    config["asr"]["training"]["lr"] = 4e-3
+    lines = said(Workflow(tmp_path, **config).call("-n", "asr_train"))
+    (line,) = (line for line in lines if "pretrained" in line)
+    assert "run qwen3-asr-1.7b: lr 0.004 fits training from random weights" in line
 
 
 def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Job]):
     assert all(job.reason for job in dry_run)
     kinds = {job.wildcards.partition("=")[0] for job in dry_run}
-    assert kinds <= {"partition", "country", "tars", "bucket", "run", "publication", ""}
+    assert kinds <= {
+        *("partition", "country", "tars", "bucket", "run", "publication", "features", "block", "split"),
+        *("lane", ""),
+    }
 
 
 def test_dry_runs_leave_nothing_but_partitions_and_decide_nothing(fresh: Workflow, dry_run: list[Job]):

@@ -27,7 +27,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
     workflow = Workflow(tmp_path_factory.mktemp("demo"), **config)
     workflow.run("speech_fetch_corpus")
     workflow.said = workflow.run()
-    assert not (workflow.folder / "results/asr/report").exists()  # only its own target makes it
+    made = [path.name for path in (workflow.folder / "results/asr/report").iterdir()]
+    assert made == ["runs.html"]  # only its own target makes the throughput report
     workflow.run("asr_throughput")
     return workflow
 
@@ -38,13 +39,15 @@ def test_nothing_is_pending_afterwards(ran: Workflow):
 
 def test_the_last_lines_say_what_was_made(ran: Workflow):
     lines = [line for line in ran.said.splitlines() if line.startswith("Millrace: ")]
-    assert re.fullmatch(r"Millrace: speech: recordings: \d+, countries: 5", lines[-6])
+    assert re.fullmatch(r"Millrace: speech: recordings: \d+, countries: 5", lines[-8])
     shards = r"[\d.]+ hours, \d+ segments in shards, \d+ rejected \(\d+ \w+.*\)"
-    assert re.fullmatch(rf"Millrace: speech: {shards}", lines[-5])
-    assert re.fullmatch(r"Millrace: asr: \d+ samples in buckets; hours: train [\d.]+, .*", lines[-4])
-    assert re.fullmatch(r"Millrace: asr: run demo: dev WER [\d.]+ -> [\d.]+, .*, 12 steps in .*", lines[-3])
-    assert lines[-2:] == [
+    assert re.fullmatch(rf"Millrace: speech: {shards}", lines[-7])
+    assert re.fullmatch(r"Millrace: asr: \d+ samples in buckets; hours: train [\d.]+, .*", lines[-6])
+    assert re.fullmatch(r"Millrace: asr: run demo: dev WER [\d.]+ -> [\d.]+, .*, 12 steps in .*", lines[-5])
+    assert re.fullmatch(r"Millrace: audit: loader of asr demo: (\d+ (?!fail)[a-z ]+(, )?)+", lines[-4])
+    assert lines[-3:] == [
         f"Millrace: open {ran.folder}/results/speech/report/summary.html",
+        f"Millrace: open {ran.folder}/results/asr/report/runs.html",
         "Millrace: all pages in one: snakemake --report report.html",
     ]
     assert ran.said.rstrip().endswith(lines[-1])
@@ -102,6 +105,7 @@ def test_the_report_opens_in_a_browser(ran: Workflow):
         "report.html": "Snakemake Report",
         "results/speech/report/summary.html": "segments found",
         "results/asr/report/throughput.html": "Training throughput",
+        "results/asr/report/runs.html": "ASR runs",
     }.items():
         options = [
             "--headless",

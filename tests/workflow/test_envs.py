@@ -79,8 +79,8 @@ def test_the_package_asks_for_what_is_pinned_and_nothing_else():
 def test_reading_the_buckets_needs_no_extra():
     """What `pip install millrace` brings is enough for the snippets of README."""
     base = {normal(Requirement(text).name) for text in PROJECT["dependencies"]}
-    for name in ("row_table", "dataset", "batch_loader"):
-        assert third_party(ROOT / f"scripts/millrace/asr/loading/{name}.py", set()) <= base
+    for name in ("asr/loading/row_table", "asr/loading/dataset", "common/loading/loader"):
+        assert third_party(ROOT / f"scripts/millrace/{name}.py", set()) <= base
     assert third_party(ROOT / "scripts/millrace/asr/planning/planner.py", set()) <= base
 
 

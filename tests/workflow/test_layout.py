@@ -20,15 +20,21 @@ VERBS = (
         "build",
         "create",
         "verify",
+        "evaluate",
         "check",
         "calibrate",
+        "export",
         "merge",
         "train",
         "report",
         "upload",
         "write",
+        "transcribe",
+        "benchmark",
     ),
 )
+# Steps of no rule: what they make is nobody's input.
+BY_HAND = {"asr_transcribe"}
 PACKAGE = ROOT / "scripts/millrace"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))
 # Parse, call, report: about 60 lines. More is a noun's business.
@@ -81,7 +87,9 @@ NOUNS = [path for path in MODULES if path not in STEPS]
 MAY_KNOW = (
     *("common/cli.py", "common/training/launch.py", "common/settings.py"),
     *("common/workflow/config.py", "common/workflow/lanes.py", "asr/training/options.py"),
-    *("asr/calibration/options.py", "common/hub/server.py"),
+    *("asr/calibration/options.py", "common/hub/server.py", "image/training/options.py"),
+    # A published model's configuration.yaml, and those that users train with.
+    *("music/models/config.py", "music/training/conf.py", "music/training/run.py"),
 )
 
 
@@ -169,7 +177,7 @@ def test_rules_hold_no_python(rules):
 
 def test_every_step_belongs_to_a_rule_and_has_tests(jobs):
     steps = {f"{path.parent.name}_{path.stem}" for path in STEPS if path.parent.name in LANES}
-    assert steps == set(jobs)
+    assert steps == set(jobs) | BY_HAND
     missing = [
         name
         for path in STEPS

@@ -50,7 +50,8 @@ def test_snippets_read_every_segment_and_no_foreign_tar(built: Workflow, page, n
 
 
 def test_what_stands_on_two_pages_is_the_same():
-    assert SNIPPETS["README"] == [SNIPPETS["speech"][0], *SNIPPETS["asr"]]
+    assert SNIPPETS["README"][:2] == [SNIPPETS["speech"][0], SNIPPETS["asr"][0]]
+    assert set(SNIPPETS["README"]) <= {*SNIPPETS["speech"], *SNIPPETS["asr"]}
     assert len(SNIPPETS["speech"]) == 3 and len(SNIPPETS["python"]) == len(TRAINERS) == 8
     assert max(len(code.splitlines()) for code in SNIPPETS["python"]) <= 25
 
@@ -132,12 +133,9 @@ def test_the_files_and_columns_of_the_table_are_those_that_are_there(built: Work
 
 
 def test_every_target_for_people_is_in_the_table(rules):
-    listed = set(re.findall(r"^\| `([a-z_]+)`", PAGES["README"], re.M))
-    assert (
-        {name for name, rule in rules.items() if not rule["shell"]}
-        <= listed
-        <= set(rules) | {"speech_fetch_corpus"}
-    )
+    cells = re.findall(r"^\| (`[a-z_]+`(?:, `[a-z_]+`)*)", PAGES["README"], re.M)
+    listed = {name for cell in cells for name in re.findall("[a-z_]+", cell)}
+    assert {name for name, rule in rules.items() if not rule["shell"]} <= listed <= set(rules)
 
 
 def test_the_keys_it_explains_are_in_the_schema():

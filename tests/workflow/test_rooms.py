@@ -19,7 +19,8 @@ ROOMS = {
     "common": [
         *("errors", "processes", "atomic", "jsonl", "ledger", "progress", "cli", "error_rates", "hashing"),
         "settings",
-        *("machine", "report", "hub", "workflow", "training"),
+        "debian",
+        *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
     ],
     "speech": [
         "columns",
@@ -34,9 +35,12 @@ ROOMS = {
         "demo",
     ],
     "asr": [
-        *("manifests", "tars", "buckets", "loading", "models", "planning", "throughput", "training"),
-        *("calibration", "hub"),
+        *("manifests", "tars", "buckets", "loading", "models", "transcription", "planning", "throughput"),
+        *("evaluation", "training", "calibration", "hub"),
     ],
+    "music": ["features", "audio", "sampling", "models", "training", "report", "demo"],
+    "image": ["records", "producer", "models", "training"],
+    "audit": ["runner", "probes", "checks", "report"],
 }
 MAX_MODULES, MAX_FLOORS = 14, 9
 MODULES = {

@@ -17,15 +17,19 @@ from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli
 from millrace.common.errors import MillraceError
 
+# Where the workflow keeps the speech lane's index, and the indices of tars.
+SPEECH, TARS = "results/speech", "default: those in results/asr/tar_index"
+
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add, files = parser.add_argument, {"type": Path, "nargs": "+", "default": []}
     places = "train, dev and test manifests, a folder of them, or the speech index.parquet"
+    places += f" (default, if no other is named: {SPEECH}/index.parquet)"
     add("--manifests", **files, help=places)
     for split in ("train", "dev", "test"):
         add(f"--{split}", **files, help=f"{split} manifests of any name")
-    add("--tar-index", type=Path, nargs="*", default=[], help="tar indices, or folders of them")
+    add("--tar-index", type=Path, nargs="*", default=[], help=f"tar indices, or folders of them ({TARS})")
     add("--sweep", type=Path, help="folder of the workflow's indices: delete those not given as --tar-index")
     add("--tar-root", default="", help="where relative tar paths start (default: the working folder)")
     template = "JSONL: the tar of a row with shard_id only (default %(default)s)"
@@ -34,7 +38,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--path-map", type=cli.json_object, default={}, help=path_map)
     transcript = "to train on (default %(default)s)"
     add("--speech-transcript", choices=["human", "asr"], default="human", help=transcript)
-    add("--output", type=Path, required=True, help="folder of the buckets, or bucket_config.json in it")
+    output = "folder of the buckets, or bucket_config.json in it (default: %(default)s)"
+    add("--output", type=Path, default=Path("results/asr/buckets"), help=output)
     edges = "seconds, or `default` (0 3 5 7 10 15 20 30), or `auto`: those that pad least (default: default)"
     add("--edges", nargs="+", default=["default"], help=edges)
     add("--num-buckets", type=cli.positive_int, default=7, help="of --edges auto (default %(default)s)")
@@ -54,10 +59,14 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
+    index = Path(SPEECH, "index.parquet")
+    if not (args.manifests or args.train or args.dev or args.test) and index.exists():
+        args.manifests, args.tar_root = [index], args.tar_root or f"{SPEECH}/shards"
+    args.tar_index = args.tar_index or list(filter(Path.is_dir, [Path("results/asr/tar_index")]))
     named = {"train": args.train, "dev": args.dev, "test": args.test}
     how = (args.tar_root, args.tar_template, f"{args.speech_transcript}_transcript", args.path_map)
     splits = manifests.scanned(args.manifests, named, *how)
-    index = None if splits[0].has_offsets else TarIndices(index_files(args.tar_index))
+    indices = None if splits[0].has_offsets else TarIndices(index_files(args.tar_index))
     choices = buckets.BucketChoices(
         edges=edge_policy(args.edges, args.num_buckets, args.last_edge),
         keep_over_max=args.over_max == "keep",
@@ -71,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
             "the buckets' config is always bucket_config.json", str(folder), "Name that or a folder"
         )
     with cli.Progress(sum(manifest.rows for manifest in splits), "rows", "manifests read") as progress:
-        ledgers = buckets.build(splits, index, folder, choices, progress.advance)
+        ledgers = buckets.build(splits, indices, folder, choices, progress.advance)
     for ledger in ledgers:
         cli.log.info("%s", ledger.line())
     buckets.check_errors(ledgers, args.max_error_fraction, folder)

@@ -10,12 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from pathlib import Path
 
 from millrace.asr.tars.index import write_index
 from millrace.asr.tars.partition import ScanLog, read_partition, scan_all
 from millrace.asr.tars.scan import CHAINS
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
+
+# Where the workflow keeps partitions and their indices.
+PARTITIONS, INDICES = "results/asr/partitions", "results/asr/tar_index"
 
 
 class _Removed(argparse.Action):
@@ -28,11 +32,13 @@ class _Removed(argparse.Action):
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--partition", required=True, help="JSON file with id and tars of the partition")
+    partition = f"JSON file with id and tars of the partition (default: all in {PARTITIONS})"
+    parser.add_argument("--partition", help=partition)
     parser.add_argument("--tars", "--manifest-dir", nargs="+", action=_Removed, help=argparse.SUPPRESS)
-    parser.add_argument("--output", required=True, help="index (parquet) to write")
-    report = "report (JSON) to write: every tar with status and reason"
-    parser.add_argument("--report", required=True, help=report)
+    output = f"index (parquet) to write (default: {INDICES}/<partition>.parquet)"
+    parser.add_argument("--output", help=output)
+    report = "report (JSON) to write: every tar with status and reason (default: beside the index)"
+    parser.add_argument("--report", help=report)
     threads = "tars scanned at once (default %(default)s: all cores)"
     parser.add_argument("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
     chains = "chains of headers at once in one tar (default %(default)s)"
@@ -45,12 +51,24 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    partition = read_partition(args.partition)
+    if (args.output or args.report) and not args.partition:
+        raise MillraceError("--output and --report are of one partition", remedy="Give --partition")
+    paths = [args.partition] if args.partition else sorted(Path(PARTITIONS).glob("*.json"))
+    if not paths:
+        remedy = "Give --partition, or set asr.manifest_dir and run snakemake asr_data, which writes them"
+        raise MillraceError("no partition of tars is there", PARTITIONS, remedy)
+    for path in paths:
+        output = Path(args.output or f"{INDICES}/{Path(path).stem}.parquet")
+        _build(args, path, output, args.report or output.with_suffix(".json"))
+
+
+def _build(args: argparse.Namespace, path: str | Path, output: Path, report_path: str | Path) -> None:
+    partition = read_partition(path)
     log = ScanLog(partition)
-    records = write_index(args.output, log.watch(scan_all(partition.tars, args.threads, args.chains)))
+    records = write_index(output, log.watch(scan_all(partition.tars, args.threads, args.chains)))
     report = log.report(records)
     # ASCII JSON: a path that is not UTF-8 is kept as surrogates.
-    atomic.write_text(args.report, json.dumps(report, indent=2, sort_keys=True) + "\n")
+    atomic.write_text(report_path, json.dumps(report, indent=2, sort_keys=True) + "\n")
     failed = [record for record in records if record.failed]
     statuses = [f"{count} {status}" for status, count in report["statuses"].items()]
     cli.log.info("%s", ", ".join(statuses) or "no tars")
@@ -59,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
         raise MillraceError(
             f"{len(failed)} of {len(records)} tars could not be indexed, {first}",
             where=f"partition {partition.id}",
-            remedy=f"See {args.report} for all of them; mend or remove them, then run snakemake asr_data",
+            remedy=f"See {report_path} for all of them; mend or remove them, then run snakemake asr_data",
         )
 
 

@@ -7,15 +7,19 @@ checks the merged calibrated_bs.json of all buckets on all ranks. GB are 2**30 b
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from millrace.asr.calibration import options
 from millrace.asr.calibration.options import Choices
 from millrace.common import cli, settings
+from millrace.common.errors import MillraceError
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--bucket", required=True, help="bucket to calibrate, such as b_7_10")
+    parser.add_argument("--bucket", default="", help="bucket to calibrate, such as b_7_10")
+    mode = "verify_all: what millrace.asr.verify_calibration does, with all buckets (default %(default)s)"
+    parser.add_argument("--mode", choices=["calibrate", "verify_all"], default="calibrate", help=mode)
     options.add_arguments(parser)
     settings.add_arguments(parser, Choices, ("start_bs", "min_bs", "max_bs", "steps", "world_size"))
     return parser
@@ -24,9 +28,17 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
+    if args.mode == "verify_all":
+        from millrace.asr.calibration import steps
+
+        return steps.verify(*options.verification(args))
+    if not args.bucket:
+        raise MillraceError("no bucket was named", "--bucket", "Name one, or take --mode verify_all")
     from millrace.asr.calibration import bucket
 
-    calibration, kept = bucket.calibrate_bucket(Choices.from_args(args), args.output)
+    args.calibration = None
+    output = args.output or Path(options.FOLDER, "buckets", f"{args.bucket}.json")
+    calibration, kept = bucket.calibrate_bucket(Choices.from_args(args), output)
     if calibration is None:
         cli.log.info("%s has no rows", args.bucket)
         return

@@ -12,10 +12,12 @@ from typing import Any
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
+from millrace.asr.models import choice
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
 from millrace.common.training import ranks
+from millrace.common.workflow.audited import Audited, gate
 from millrace.common.workflow.sources import Sources
 
 PARTITIONS = "results/asr/partitions"
@@ -23,7 +25,18 @@ BUCKETS = "results/asr/buckets/bucket_config.json"
 CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 METRICS = "results/asr/runs/{run}/metrics.json"
 RECEIPT = "results/asr/hub/{run}/receipt.json"
+RUNS_PAGE = "results/asr/report/runs.html"
 VERIFICATION = "results/asr/calibration/verification.json"
+# What of a run's settings its loader depends on.
+_OF_LOADER = {
+    "batch_seconds",
+    "window",
+    "num_workers",
+    "prefetch_factor",
+    "max_open_tars",
+    "max_bad_fraction",
+    "seed",
+}
 
 
 class AsrInputs:
@@ -121,6 +134,10 @@ class AsrInputs:
         notes = [self._pinned_note(run) for run in self.section["runs"] if self._is_kept(run)]
         if self._waits and self.runs():
             notes.append("with edges: auto the buckets come first; run again to calibrate them and train")
+        folder, training = self.section["model_path"] or self.section["model"], self.section["training"]
+        runs = {name: {**training, **own} for name, own in self.section["runs"].items()}
+        rates = {name: choice.learning_rate_note(folder, of.get("lr", 0.0)) for name, of in runs.items()}
+        notes += [f"run {name}: {note}" for name, note in rates.items() if note]
         return [note for note in notes if note]
 
     def _is_kept(self, run: str) -> bool:
@@ -189,6 +206,28 @@ class AsrInputs:
             chosen["seed"] += int(repeat) - 1
         return flags(chosen)
 
+    def audited(self, run: str) -> Audited:
+        """The loader of a run of the config."""
+        section, calibrated = self.section, self.section["calibration"]["enabled"]
+        chosen = {"seed": section["seed"], **section["training"], **section["runs"].get(run, {})}
+        chosen = self._model() | {name: chosen[name] for name in sorted(_OF_LOADER & chosen.keys())}
+        chosen |= {"bucket_dir": BUCKETS, **({"calibration": CALIBRATION} if calibrated else {})}
+        files = [BUCKETS, *([CALIBRATION] if calibrated else [])]
+        return Audited("millrace.asr.training.task:audited", chosen, files, self._world_size)
+
+    def audited_runs(self) -> list[str]:
+        """The runs of the config that are or will be trained."""
+        waits = self._waits or not self.data()
+        return [run for run in self.section["runs"] if not (waits or self._is_kept(run))]
+
+    def gate(self, wildcards: Any) -> list[str]:
+        """What lets a run of the config start; those of the throughput report are measured, not trained."""
+        run = wildcards.run
+        if run not in self.section["runs"]:
+            return []
+        texts = (self.run_arguments(wildcards), self.launcher(wildcards))
+        return gate("asr", run, METRICS.format(run=run), self.audited(run), texts, self._ancient)
+
     def _model(self) -> dict[str, Any]:
         section = self.section
         return {"model": section["model_path"] or section["model"], "model_options": section["model_options"]}
@@ -201,7 +240,7 @@ class AsrInputs:
         same = {"save_steps": 0, "tensorboard": 0, "eval_at_start": 0, "eval_steps": 0, "eval_samples": 64}
         same |= {"max_steps": bench, "log_steps": max(1, bench // 10)}
         return {
-            "check": {**same, "max_steps": check, "log_steps": max(1, check // 10)},
+            "check": {**same, "loader": "every-bucket", "max_steps": check, "log_steps": max(1, check // 10)},
             "bench": same,
             "ideal": {**same, "loader": "ideal"},
             "baseline": {**same, "loader": "baseline"},
@@ -263,19 +302,49 @@ class AsrInputs:
         training = self.section["training"]
         return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
 
-    def training_mb(self) -> int:
-        """Memory of a run on one machine: 12 GB a rank (a model of 0.6e9 parameters), 1 GB a worker."""
-        return self.section["ranks"] * (12000 + 1000 * self.section["training"].get("num_workers", 2))
+    def training_mb(self, calibrates: str = "") -> int:
+        """Memory of the ranks on one machine, MB: 4 GB each, 1 GB for each of its workers, and by the model.
+
+        A parameter takes 20 bytes where it is trained on the CPU (weights, gradients, two moments, a copy for
+        a checkpoint), 8 where it is trained on a GPU. With `calibrates`, `bucket` (one process) or `all` (all
+        ranks), there are no workers; on a CPU each process may use up its limit.
+        """
+        section, ranks = self.section, 1 if calibrates == "bucket" else self.section["ranks"]
+        training, limits = section["training"], section["calibration"]
+        workers = 0 if calibrates else training.get("num_workers", 2)
+        device = limits["device"] if calibrates else training.get("device", "auto")
+        on_cpu = device == "cpu" or (device == "auto" and self._here == 0)
+        mb = 4000 + 1000 * workers + (20 if on_cpu else 8) * choice.millions(self._model()["model"])
+        if calibrates and on_cpu:
+            mb = max(mb, 1.5 * 1024 * limits["max_memory_gb"])
+        return round(ranks * mb)
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config but those kept as they are, or what comes before them."""
         runs = [METRICS.format(run=run) for run in self.section["runs"] if not self._is_kept(run)]
         return self.data() if self._waits or not self.data() else runs
 
+    def reported_runs(self, wildcards: Any = None) -> list[str]:
+        """The metrics of the runs on the page of the runs, but for those of `pinned_runs`."""
+        return [METRICS.format(run=run) for run in self.section["runs"] if not self._is_kept(run)]
+
+    def pinned_runs(self, wildcards: Any = None) -> str:
+        """Those that are kept as they are: no inputs, or they would be trained again."""
+        names = [run for run in self.section["runs"] if self._is_kept(run)]
+        return " ".join(METRICS.format(run=run) for run in names)
+
+    def runs_page(self, wildcards: Any = None) -> list[str]:
+        """The page of the runs, or what comes before it."""
+        return [RUNS_PAGE] if self.runs() and not self._waits else self.runs()
+
     def bench(self, wildcards: Any = None) -> list[str]:
         """The repeats of the benchmark."""
         count = self.section["throughput"]["repeats"]
         return [f"results/asr/runs/bench_{number}/metrics.json" for number in range(1, count + 1)]
+
+    def reference(self, wildcards: Any = None) -> str:
+        """The figures of another system for the throughput report, as JSON."""
+        return json.dumps(self.section["throughput"]["reference"], sort_keys=True)
 
     def throughput(self, wildcards: Any = None) -> list[str]:
         """The throughput report, or what comes before it."""
@@ -298,7 +367,7 @@ class AsrInputs:
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds, as far as it can be named now."""
         published = self.receipts() if self.section["hub"]["enabled"] else []
-        return list(dict.fromkeys([*self.data(), *self.runs(), *published]))
+        return list(dict.fromkeys([*self.data(), *self.runs(), *self.runs_page(), *published]))
 
 
 def flags(chosen: Mapping[str, Any]) -> str:

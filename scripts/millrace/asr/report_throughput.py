@@ -25,6 +25,8 @@ def make_parser() -> argparse.ArgumentParser:
         runs = f"folders or metrics.json: {meaning}"
         parser.add_argument(f"--{role}", nargs="*", default=[], metavar="RUN", help=runs)
     parser.add_argument("--buckets", help="bucket_config.json of the buckets that were trained on")
+    reference = "name and figures of another system, as asr.throughput.reference (JSON)"
+    parser.add_argument("--reference", type=cli.json_object, default={}, help=reference)
     parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
     parser.add_argument("--comparison", required=True, help="output: baseline against Millrace (SVG)")
     parser.add_argument("--phases", required=True, help="output: time by phase (SVG)")
@@ -37,7 +39,9 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    throughput = comparison.Throughput({role: getattr(args, role) for role in ROLES}, args.buckets)
+    throughput = comparison.Throughput(
+        {role: getattr(args, role) for role in ROLES}, args.buckets, args.reference
+    )
     judged = criteria.criteria(throughput)
     svgs = {
         "comparison": throughput_figures.comparison(throughput),

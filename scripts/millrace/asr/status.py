@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from millrace.asr.inputs import BUCKETS, CALIBRATION, PARTITIONS, VERIFICATION
+from millrace.asr.inputs import BUCKETS, CALIBRATION, PARTITIONS, RUNS_PAGE, VERIFICATION
 from millrace.common import jsonl, progress
 from millrace.common.workflow import sources
 
-PAGES = ["results/asr/report/throughput.html"]
+PAGES = [RUNS_PAGE, "results/asr/report/throughput.html"]
 _MEASURED = re.compile(r"check|ideal|baseline|profile|bench_\d+")  # runs of the throughput report
 # Steps of which those jobs are known that have begun.
 _LATER = [
@@ -17,7 +17,8 @@ _LATER = [
     ("merge_calibration", CALIBRATION),
     ("verify_calibration", VERIFICATION),
     ("train_model", "results/asr/runs/{}/metrics.json"),
-    ("report_throughput", PAGES[0]),
+    ("report_runs", RUNS_PAGE),
+    ("report_throughput", PAGES[1]),
     ("upload_model", "results/asr/hub/{}/receipt.json"),
 ]
 

@@ -27,6 +27,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--output-dir", "--output_dir", help="folder of the run (default: that of --metrics)")
     add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
     options.add_arguments(parser)
+    # The original script's spellings of what are options of the model, and a split of the buckets, here.
+    add("--language-tag-mode", "--language_tag_mode", help="the same as this key of --model-options")
+    eval_file = "dev.parquet of buckets, or the manifest that it was made of (default: the buckets' own)"
+    add("--eval-file", "--eval_file", default="", help=eval_file)
+    add("--profile", type=int, choices=[0, 1], help="1: profile --profile-steps steps, or 20; 0: none")
     profile_steps = "profile so many steps instead of measuring all"
     add("--profile-steps", "--profile_steps", type=cli.count, default=0, help=profile_steps)
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
@@ -42,11 +47,16 @@ def main(argv: list[str] | None = None) -> None:
     import torch
 
     from millrace.asr.training import run as training_run
+    from millrace.common.training import seeding
 
     torch.set_num_threads(args.threads)
+    seeding.one_interop_thread()
     buckets = Path(args.bucket_dir)
+    if args.language_tag_mode:
+        args.model_options = {**args.model_options, "language_tag_mode": args.language_tag_mode}
+    profile_steps = 0 if args.profile == 0 else args.profile_steps or 20 * (args.profile or 0)
     chosen = TrainOptions.from_args(args, bucket_dir=str(buckets.parent if buckets.is_file() else buckets))
-    summary = training_run.run(chosen, settings.from_args(LoopSettings, args), folder, args.profile_steps)
+    summary = training_run.run(chosen, settings.from_args(LoopSettings, args), folder, profile_steps)
     if summary:
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
         cli.log.info(

@@ -11,13 +11,11 @@ from __future__ import annotations
 import argparse
 
 from millrace.asr.calibration import options
-from millrace.asr.calibration.options import Choices
 from millrace.common import cli
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--calibration", required=True, help="calibrated_bs.json")
     options.add_arguments(parser)
     return parser
 
@@ -27,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     from millrace.asr.calibration import steps
 
-    steps.verify(Choices.from_args(args), args.output)
+    steps.verify(*options.verification(args))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
-
 from millrace.common import processes
 
 _HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "host"
@@ -69,6 +67,8 @@ def write_json(path: str | os.PathLike, value: object) -> None:
 
 def json_bytes(value: object) -> bytes:
     """Indented, key-sorted JSON with a final newline."""
+    import orjson  # not at the top: the audit has the standard library and torch only
+
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 

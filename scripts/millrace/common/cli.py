@@ -47,8 +47,11 @@ def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
     )
 
 
-def step(main: Callable[..., None]) -> Callable[..., int]:
-    """Wrap a step's `main(argv=None)`: log to stderr, exit code 1 and one line for what the user can mend."""
+def step(main: Callable[..., int | None]) -> Callable[..., int]:
+    """Wrap a step's `main(argv=None)`: log to stderr, exit code 1 and one line for what the user can mend.
+
+    An exit code of its own is what `main` returns.
+    """
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
@@ -60,7 +63,7 @@ def step(main: Callable[..., None]) -> Callable[..., int]:
             force=True,
         )
         try:
-            main(argv)
+            code = main(argv)
         except MillraceError as error:
             log.error("%s", error)
             return 1
@@ -86,9 +89,16 @@ def step(main: Callable[..., None]) -> Callable[..., int]:
                 log.error("%s: %s. %s", where, error.strerror, remade(where))
                 return 1
             raise
-        return 0
+        return code or 0
 
     return run
+
+
+def hyphenated(argv: list[str] | None = None) -> list[str]:
+    """The command line with hyphens in flags' names, as original scripts write `--shuffle_pool=10`."""
+    parts = (each.partition("=") for each in (sys.argv[1:] if argv is None else argv))
+    named = ((name.replace("_", "-") if name[:2] == "--" else name, *rest) for name, *rest in parts)
+    return ["".join(each) for each in named]
 
 
 def positive_float(text: str) -> float:

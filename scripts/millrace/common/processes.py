@@ -33,15 +33,13 @@ def children(parent: int) -> list[int]:
 
 def lost_worker(error: RuntimeError) -> MillraceError | None:
     """What torch's DataLoader says of a dead worker as an error with a remedy; None for all other errors."""
-    death = re.match(
-        r"DataLoader worker \(pid\S* (.+?)\) (?:is killed by signal: ([^.]+)|exited)", str(error)
-    )
-    if death is None:
+    pattern = r"DataLoader worker \(pid\S* (.+?)\) (?:is killed by signal: ([^.]+)|exited)"
+    # Where it noticed in the middle of a read, only the cause names the signal.
+    deaths = [re.match(pattern, str(each)) for each in (error.__cause__, error)]
+    if (death := next(filter(None, deaths), None)) is None:
         return None
     names = {signal.strsignal(number): number.name for number in signal.Signals}
     end = f"was killed by {names.get(death[2], death[2])}" if death[2] else "has ended by itself"
-    remedy = (
-        "Probably memory or /dev/shm ran out: give the job more, or lower num_workers or prefetch_factor. "
-    )
-    remedy += "The same command goes on from the last checkpoint"
+    remedy = "Probably memory or /dev/shm ran out: give the job more, or lower num_workers or "
+    remedy += "prefetch_factor. The same command goes on from the last checkpoint"
     return MillraceError(f"a loader worker (pid {death[1]}) {end}", remedy=remedy)

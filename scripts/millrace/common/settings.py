@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, field, fields
 from typing import Any
 
@@ -57,13 +57,17 @@ def check(settings: Any, where: str) -> None:
             raise MillraceError(f"{item.name} must be {words or 'finite'}, not {value!r}", where=where)
 
 
-def add_arguments(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add a flag for every setting of the dataclass `kind`, or for those in `names`."""
+def add_arguments(
+    parser: Any, kind: type, names: Collection[str] = (), also: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Add a flag for every setting of the dataclass `kind`, or for those in `names`; `also` holds further
+    spellings of some."""
     for item in _settings(kind):
         if not names or item.name in names:
             original = [f"--{item.name}"] if item.name in ORIGINAL_NAMES else []
+            spellings = [f"--{item.name.replace('_', '-')}", *original, *(also or {}).get(item.name, ())]
             parser.add_argument(
-                *(f"--{item.name.replace('_', '-')}", *original),
+                *dict.fromkeys(spellings),
                 type=_KINDS[item.type],
                 default=item.default,
                 choices=item.metadata["among"] or None,
@@ -75,6 +79,14 @@ def from_args(kind: type, args: argparse.Namespace, **changes: Any) -> Any:
     """The dataclass `kind` with what flags of its fields' names gave, and `changes`."""
     chosen = {item.name: getattr(args, item.name) for item in fields(kind) if hasattr(args, item.name)}
     return kind(**{**chosen, **changes})
+
+
+def parsed(kind: type, given: Mapping[str, Any]) -> Any:
+    """The dataclass `kind` of values by field's name, text where a command line gave them."""
+    types = {item.name: _KINDS.get(item.type, lambda value: value) for item in fields(kind)}
+    if unknown := sorted(given.keys() - types.keys()):
+        raise MillraceError(f"there is no setting {unknown[0]}", remedy=f"Known are {', '.join(types)}")
+    return kind(**{name: types[name](value) for name, value in given.items()})
 
 
 def schema_of(kind: type) -> dict[str, dict[str, Any]]:

@@ -1,15 +1,18 @@
-"""Gather a country's shards: final CSV, index, rejects, ledger, NeMo manifests; sweep stale files.
+"""Gather a country's shards: final CSV, index, rejects, ledger, NeMo manifests, lists of shards; sweep stale
+files.
 
-Fails when segments are missing from the balance, or when more are in error than allowed.
+Fails when segments are missing from the balance, or when more are in error than allowed. Partition after
+partition is read, so that memory does not grow with the country.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from millrace.common import atomic, cli, jsonl
 from millrace.speech.columns import INDEX_SCHEMA
@@ -32,6 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rejects", required=True, help="output: what was rejected, and why (CSV)")
     add("--ledger", required=True, help="output: counts (JSON)")
     add("--nemo", required=True, nargs=3, metavar="JSONL", help=f"outputs: NeMo manifests of {SPLITS}")
+    add("--shard-lists", required=True, nargs=3, metavar="TXT", help="outputs: the tars of each, one a line")
     add("--error-list", required=True, help="where the rejects go when there are too many")
     return parser
 
@@ -42,27 +46,43 @@ def main(argv: list[str] | None = None) -> None:
     country = jsonl.read(args.country)
     names, folders = country["partitions"], (args.manifest_dir, args.shards_dir)
     parts = [tables.PartitionFiles(name, *folders) for name in names]
-    index = pa.concat_tables([INDEX_SCHEMA.empty_table(), *(part.shard_rows() for part in parts)])
-    repeated = copies.find(lambda names: [index.select(names)])
-    index = copies.without(index, repeated)
+    repeated = copies.find(lambda names: (part.shard_rows(names) for part in parts))
+    details = dict(zip(repeated["key"], repeated["detail"], strict=True))
     for part in parts:
-        part.copies = dict(zip(repeated["key"], repeated["detail"], strict=True))
-    balance = country_ledger.balance(country, parts, index.num_rows)
-    tables.write_csv(args.error_list, tables.REJECT_COLUMNS, balance.rejects)
+        part.copies = details
+
+    def pieces(columns: list[str]) -> Iterator[pa.Table]:
+        start = 0
+        for part in parts:
+            table = part.shard_rows(columns)
+            yield copies.without(table, repeated, start)
+            start += table.num_rows
+
+    rows_out, shards = 0, {split: set() for split in SPLITS}
+    for piece in pieces(["split", "shard"]):
+        rows_out += piece.num_rows
+        for row in piece.group_by(["split", "shard"]).aggregate([]).to_pylist():
+            shards[row["split"]].add(row["shard"])
+    balance = country_ledger.Balance(country, parts)
+    tables.write_csv(args.error_list, tables.REJECT_COLUMNS, balance.rejects())
+    balance.check(rows_out)
     names_of_all = (jsonl.read(path)["country"] for path in sorted(Path(args.country).parent.glob("*.json")))
     others = [name for name in names_of_all if name != country["country"]]
-    country_ledger.check_errors(balance, args.max_error_fraction, args.error_list, others)
+    balance.check_errors(args.max_error_fraction, args.error_list, others)
     rows = (row for part in parts for row in part.final_rows())
     tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
-    tables.write_csv(args.rejects, tables.REJECT_COLUMNS, balance.rejects)
-    nemo_rows = index.select(tables.NEMO_COLUMNS).to_pylist()
-    tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), nemo_rows)
+    with atomic.replacing(args.rejects) as partial:
+        shutil.copyfile(args.error_list, partial)
+    lists = {split: sorted(shards[split]) for split in SPLITS}
+    nemo_rows = lambda: (row for piece in pieces(tables.NEMO_COLUMNS) for row in piece.to_pylist())  # noqa: E731
+    tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), lists, nemo_rows)
+    for split, path in zip(SPLITS, args.shard_lists, strict=True):
+        atomic.write_text(path, "".join(f"{shard}\n" for shard in lists[split]))
     shards_dir, manifest_dir = Path(args.shards_dir), Path(args.manifest_dir)
     for path in sweep.sweep_country(shards_dir, manifest_dir, safe_name(country["country"]), set(names)):
         cli.log.info("removed %s: its recordings are gone", path)
-    atomic.write_json(args.ledger, balance.as_dict(country) | {"copies": copies.pairs(repeated)})
-    with atomic.replacing(args.index) as partial:
-        pq.write_table(index, partial, compression="zstd")
+    atomic.write_json(args.ledger, balance.as_dict() | {"copies": copies.pairs(repeated)})
+    tables.write_index(args.index, pieces(INDEX_SCHEMA.names))
     total = balance.segments
     message = "%s: %d segments found = %d in shards + %d rejected"
     cli.log.info(message, country["country"], total.rows_in, total.rows_out, total.rows_rejected)

@@ -16,7 +16,7 @@ from millrace.common.workflow.built import Items
 from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
 from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
-from millrace.speech.corpus import alignment, media, splits, tables, twins
+from millrace.speech.corpus import alignment, given_splits, media, splits, tables, twins
 from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country import Country
@@ -24,6 +24,7 @@ from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
+QUIET_KEYS |= {"splits_file", "max_recordings"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
 # What the jobs note of alignment files beside their manifests: what they have read, and what they could not.
 _NOTED = "manifest/partitions/{}/{}.json"
@@ -44,6 +45,7 @@ class Settings:
     path_map: Mapping[str, str] = field(default_factory=dict)
     language_map: Mapping[str, str] = field(default_factory=dict)
     max_recordings: int | None = None
+    splits_file: str = ""
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
@@ -90,7 +92,10 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     groups: dict[str, list[str]] = {name: [] for name in names}
     contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
     contents.partitions = _partitions(contents, settings, folder, heads, table("audio"))
-    states = [head.state for head in heads], asdict(settings), media.signature(settings.assignment_file)
+    read_too = [settings.assignment_file, settings.splits_file]
+    if os.path.isdir(settings.splits_file):
+        read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
+    states = [head.state for head in heads], asdict(settings), *map(media.signature, read_too)
     contents.state = jsonl.digest(states) if all(head.state for head in heads) else ""
     contents.items = {"": _items(folder.parent, index)}
     contents.settings = {key: getattr(settings, key) for key in sorted(FIXED)}
@@ -124,18 +129,27 @@ def _partitions(
     sizes = {int(content.partition("-")[0]) for content in earlier}
     unplaced = lambda name, size: size in sizes and name not in assignment.placements  # noqa: E731
     known = twins.contents(files(), unplaced, audio) if sizes else {}
+    given, left_out = given_splits.read(settings.splits_file), 0
+    made, present = _made(folder) if settings.max_recordings else set(), set()
     for head in heads:
         country = tables.load(folder / "index", name := safe_name(head.name))
-        splits.limit(country, assignment, settings.max_recordings)
+        present |= {(head.name, video_id) for video_id in country.recordings}
+        left_out += splits.limit(country, assignment, settings.max_recordings, made)
         for recording in country.recordings.values():
             recording.twin_of, recording.content = twin_of.get(recording.name), known.get(recording.name)
-        rules = settings.split_fractions, settings.train_subset_hours
+        splits.check_given(country, assignment, given)
+        rules = settings.split_fractions, settings.train_subset_hours, given
         splits.place_new(country, assignment, placed[head.name], earlier, *rules)
         for content in _partition_contents(country, placed[head.name], assignment).values():
             contents.groups[name].append(content["partition"])
             contents.total += len(content["recordings"])
             yield content["partition"], _as_before(content, folder)
         contents.others["countries"][name] = _country_content(country, contents.groups[name])
+    if unknown := given.unknown(present):
+        contents.notes.append(unknown)
+    if settings.max_recordings:
+        note = f"speech.max_recordings is {settings.max_recordings}: a trial, {left_out} recordings are left "
+        contents.notes.append(f"{note}out; what was made of others before stays")
 
     def before_save() -> None:
         """Note the audio's content of new recordings: once in the life of each."""
@@ -144,6 +158,16 @@ def _partitions(
             names[item].labels["content"] = content
 
     contents.before_save = before_save
+
+
+def _made(folder: Path) -> set[str]:
+    """The names of recordings of which manifest or shards were made: a trial takes nothing from them."""
+    contents = [content for path in (folder / "built").glob("*.json") if (content := jsonl.read_or({}, path))]
+    made = {f"{each['country']}/{r['video_id']}" for each in contents for r in each.get("recordings", ())}
+    for path in folder.parent.glob("manifest/partitions/*/recordings.json"):
+        country = jsonl.read_or({}, folder / f"{path.parent.name}.json").get("country")
+        made |= {f"{country}/{recording['video_id']}" for recording in jsonl.read_or([], path)}
+    return made
 
 
 def _partition_contents(country: Country, placed: list[Placement], assignment: Assignment) -> dict[str, dict]:

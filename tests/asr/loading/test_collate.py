@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.asr.loading.batch_slots import BatchSlots, shared_floats
 from millrace.asr.loading.collate import collate
 from millrace.asr.loading.decode import decode
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
 from millrace.common.errors import MillraceError
+from millrace.common.loading.slots import BatchSlots, shared_floats
 from tests.asr.audio_tars import RATE, encoded, noise
 
 

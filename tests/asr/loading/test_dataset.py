@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tarfile
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -14,12 +15,13 @@ import pytest
 import soundfile
 import torch
 
-from millrace.asr.loading.batch_loader import BatchLoader
-from millrace.asr.loading.dataset import BatchRequest, BucketedDataset
+from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
+from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.plan import BatchRequest
 from tests.asr.audio_tars import ListedPlan, corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -195,3 +197,18 @@ def test_a_worker_holds_few_files_however_many_tars(tmp_path):
     pids, tars, threads, files = zip(*(batch.languages[0] for batch in BatchLoader(dataset, 2)), strict=True)
     assert len(set(pids)) == 2 and max(tars) <= 8 and set(threads) == {1}
     assert max(files[20:]) <= max(files[:20]) + 1
+
+
+def test_shared_memory_is_checked_for_all_ranks_of_the_node(tmp_path, monkeypatch, caplog):
+    table = RowTable.open(corpus(tmp_path))
+    dataset = BucketedDataset(table, ListedPlan([[[0, 1]]]))
+    needed = 2 * 3 * 20_000 * 4  # workers, slots, samples of 1.25 s, the least
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=3 * needed, f_frsize=1))
+    assert dataset.new_slots(2, 3) is not None
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    assert dataset.new_slots(2, 3) is None
+    assert (
+        f"/dev/shm has 1 MB free, and batches under way of 4 ranks may take {4 * needed >> 20} MB"
+        in caplog.text
+    )

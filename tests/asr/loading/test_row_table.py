@@ -15,13 +15,14 @@ import pytest
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading import row_table_writer
-from millrace.asr.loading.batch_loader import BatchLoader
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+from millrace.common.loading.loader import BatchLoader
+from tests.asr import bucket_corpus
 from tests.asr.audio_tars import ListedPlan, corpus, write_buckets
 from tests.asr.bucket_corpus import build_from, index_of, write_manifest
 
@@ -178,3 +179,26 @@ def test_folders_that_are_no_buckets(tmp_path, content):
     with pytest.raises(MillraceError) as error:
         RowTable.open(tmp_path)
     assert "bucket_config.json" in str(error.value) and "snakemake asr_data" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_prompts_of_a_manifest_come_with_its_rows_and_leave_the_other_buckets_alone(tmp_path, kind):
+    rows, index = bucket_corpus.corpus(tmp_path, tars=1, members=9)
+    prompts = ["names: Ж, Müller", "", None]
+    asked = [{**row, "prompt": prompts[number % 3]} for number, row in enumerate(rows)]
+    manifest = tmp_path / f"train.{kind}"
+    if kind == "parquet":
+        write_manifest(manifest, asked)
+    else:
+        manifest.write_text("".join(f"{json.dumps(row)}\n" for row in asked))
+    build_from(tmp_path / "with", index, train=manifest, dev=write_manifest(tmp_path / "dev.parquet", rows))
+    build_from(tmp_path / "without", index, train=rows)
+    expected = {row["tar_member_name"].removeprefix("./"): row["prompt"] or "" for row in asked}
+    table = RowTable.open(tmp_path / "with")
+    for number, row in enumerate(table.rows(range(len(table)))):
+        name = table.member(number)
+        assert row.prompt == expected[name] and row.transcript == f'text of {name} ü\n"quoted"'
+    assert all(row.prompt == "" for row in RowTable.open(tmp_path / "with", split="dev").rows(range(9)))
+    names = [pq.read_schema(tmp_path / f"{name}.parquet").names for name in ("with/dev", "with/train/b_0_3")]
+    assert "prompt" not in names[0] and "prompt" in names[1]
+    assert len(RowTable.open(tmp_path / "without")) == len(table)

@@ -119,7 +119,7 @@ def test_the_host_part_travels_to_workers(tmp_path, name):
         ({"config.json": b"{"}, "not JSON"),
         ({"config.json": b"[]"}, "model_type"),
         ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
-        ({"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'}, "layout of the qwen-asr"),
+        ({"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'}, "lm_head.weight is missing"),
         ({"config.json": b'{"model_type": "qwen3_asr"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "wav2vec2"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "millrace_ctc"}'}, "does not describe"),
@@ -185,3 +185,14 @@ def test_flops_are_what_torch_counts():
             attention = 2 * 2 * text.num_hidden_layers * text.num_attention_heads * text.head_dim * read**2
             attention += 2 * 4 * audio.encoder_layers * audio.d_model * heard**2
             assert prepared.counts["flops"] == pytest.approx(total - head + attention, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["whisper", "wav2vec2", "qwen3-asr-tiny"])
+def test_a_folder_is_a_model_without_weights_on_the_meta_device(tmp_path, name):
+    if name == "qwen3-asr-tiny":
+        build(name, {}, TEXTS).save_pretrained(tmp_path / "model")
+    else:
+        tiny.write(tmp_path / "model", name, TEXTS)
+    with torch.device("meta"):
+        model = build(str(tmp_path / "model"), {}, TEXTS)
+    assert {each.device.type for each in model.parameters()} == {"meta"}

@@ -63,12 +63,15 @@ def published(model: QwenModel) -> Qwen3ASRForConditionalGeneration:
     return plain.eval()
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_loss_and_gradients_are_those_of_the_published_model(side):
-    model = tiny(padding_side=side).eval()
+@pytest.mark.parametrize(
+    ("side", "device"),
+    [("left", "cpu"), ("right", "cpu"), pytest.param("left", "cuda", marks=pytest.mark.gpu)],
+)
+def test_loss_and_gradients_are_those_of_the_published_model(side, device):
+    model = tiny(padding_side=side).eval().to(device)
     texts = [*TEXTS[:3], "a much longer transcript than all of the others " * 3]
-    prepared = model.prepare(batch([*SECONDS[:3], 9.5], texts))
-    plain = published(model)
+    prepared = model.prepare(batch([*SECONDS[:3], 9.5], texts)).to(device)
+    plain = published(model).to(device)
     inputs = {name: prepared[name] for name in ("input_ids", "attention_mask", "labels")}
     mel, mask = model.features(prepared)
     theirs = plain(**inputs, input_features=mel, input_features_mask=mask).loss
@@ -124,6 +127,16 @@ def test_control_tokens_in_a_transcript_are_text(model, text):
     written = " ".join(text.replace("<asr_text>", " ").split())
     target = model.processor.tokenizer.decode(model.preparer.target(text, "en"))
     assert target == f"language English<asr_text>{written}<|im_end|>"
+
+
+def test_the_prompt_of_a_sample_is_its_system_turn_as_transformers_writes_it():
+    model, one = tiny(prompt="of all"), batch([1.0, 1.0, 1.0])
+    one.prompts = ["Müller, Ж", "", "a <|audio_pad|>"]
+    ids = model.prepare(one).host["prompts"]
+    systems = ["Müller, Ж", "of all", "a  "]
+    request = model.processor.apply_transcription_request(sounds(one), prompt=systems)
+    for row, prompt in enumerate(ids):
+        assert prompt == request["input_ids"][row][request["attention_mask"][row] == 1].tolist()
 
 
 def test_a_prompt_with_audio_tokens_is_refused():

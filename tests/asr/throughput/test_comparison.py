@@ -11,9 +11,9 @@ import pytest
 from millrace.asr.throughput import criteria as judging
 from millrace.asr.throughput.comparison import Statistic, Throughput
 from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, Criterion, criteria
-from millrace.asr.throughput.run import Run
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.throughput.run import Run
 from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
 BASELINE = {"seconds": 0.55, "padding": 0.47, "mixed": True, "shares": {"data_wait": 0.6, "forward": 0.4}}
@@ -88,7 +88,7 @@ def _on_a_gpu(folder: Path, **changed: dict) -> Throughput:
     """Runs that meet all criteria, but for what is changed by role."""
     made = {
         "bench": {"gpu": 0.95},
-        "baseline": {"gpu": 0.4, "held_out": 1.25, **BASELINE},
+        "baseline": {"gpu": 0.4, "loss": (3.0, 2.6), **BASELINE},
         "ideal": {"gpu": 0.97, "seconds": 0.19},
         "check": {"steps": 50, "log_steps": 5},
     }
@@ -114,7 +114,7 @@ def test_all_pass(tmp_path: Path) -> None:
         (0, "Stability", {"bench": {"steps": 60, "finished": False, "failed": "out of memory"}}),
         (0, "Stability", {"check": {"finished": False}}),
         (0, "Loss falls", {"check": {"loss": (2.0, 2.1)}}),
-        (0, "Loss against", {"bench": {"held_out": 1.4}}),
+        (0, "Loss against", {"bench": {"loss": (3.2, 2.8)}}),
         (1, "Waiting for data", {"bench": {"shares": {"data_wait": 0.06, "forward": 0.94}}}),
     ],
 )
@@ -147,7 +147,6 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
             "precision is fp8 in baseline, 32-true",
         ),
         ("Throughput", {"baseline": {"world_size": 2}}, "ranks is 2 in baseline"),
-        ("Loss against", {"baseline": {"steps": 100}}, "bench has 200 steps, baseline 100"),
     ],
 )
 def test_what_cannot_be_compared_is_not_judged(tmp_path: Path, name: str, made: dict, reason: str) -> None:
@@ -157,15 +156,21 @@ def test_what_cannot_be_compared_is_not_judged(tmp_path: Path, name: str, made: 
     assert judged and all(one.status == UNKNOWN and reason in one.figure for one in judged)
 
 
-def test_training_losses_stand_in_for_held_out_ones(tmp_path: Path) -> None:
-    baseline = MadeUp("baseline", held_out=None, loss=(3.0, 1.5), **BASELINE)
-    runs = _throughput(tmp_path, bench=MadeUp("bench", held_out=None, loss=(3.0, 1.0)), baseline=baseline)
-    judged = _judged(runs, "Loss against")
-    assert judged.status == PASS and judged.figure.startswith("training loss")
-    lines = runs.bench[0].windows[-5:]
-    weights = [line["weight"] for line in lines]
-    expected = sum(line["loss"] * line["weight"] for line in lines) / sum(weights)
-    assert runs.bench[0].training_losses()[1] == pytest.approx(expected)
+def test_losses_are_compared_after_as_many_samples(tmp_path: Path) -> None:
+    """Our steps hold more samples: after as many steps we would have learned from more."""
+    baseline = MadeUp("baseline", loss=(3.0, 1.5), **BASELINE)
+    runs = _throughput(tmp_path, bench=MadeUp("bench", loss=(3.0, 1.0)), baseline=baseline)
+    (ours,), (theirs,) = runs.bench, runs.baseline
+    assert theirs.samples < 0.7 * ours.samples
+    loss, steps = ours.loss_after(theirs.samples)
+    seen = sum(line["counts"]["samples"] for line in ours.windows if line["step"] <= steps)
+    assert steps < 200 and seen == pytest.approx(theirs.samples, rel=0.05)
+    lines = [line for line in ours.windows if line["step"] <= steps]
+    lines = lines[-(len(lines) // 4) :]
+    expected = sum(line["loss"] * line["weight"] for line in lines) / sum(line["weight"] for line in lines)
+    assert loss == pytest.approx(expected) and loss > ours.training_losses()[1]
+    words = f"training loss {loss:.3f} against {theirs.training_losses()[1]:.3f} after {theirs.samples:,.0f}"
+    assert _judged(runs, "Loss against").figure == f"{words} samples ({steps} and 200 steps)"
 
 
 def test_a_bucket_left_out_and_batches_drawn_by_samples_are_seen(tmp_path: Path) -> None:

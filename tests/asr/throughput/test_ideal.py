@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from millrace.asr.loading.batch_loader import BatchLoader
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.loaders import IdealLoader
+from millrace.common.loading.loader import BatchLoader
 from tests.asr.audio_tars import ListedPlan, corpus
 
 STEPS = [[list(range(start, start + 3))] for start in range(0, 24, 3)]

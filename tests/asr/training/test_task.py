@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from millrace.asr.models import choice
 from millrace.asr.models.files import model_digest
 from millrace.asr.planning import budgets
 from millrace.asr.training.options import TrainOptions
@@ -72,7 +73,7 @@ def test_ranks_share_the_evaluation(tmp_path):
     loss, units, samples = (sum(part[0][place] for part in exchange.parts) for place in range(3))
     assert samples == alone["samples"] == 12 and all(part[0][2] > 0 for part in exchange.parts)
     assert loss / units == pytest.approx(alone["loss"], rel=1e-5)
-    errors = [part[1] for part in exchange.parts]
+    errors = [sample.errors for part in exchange.parts for sample in part[1]]
     edits, characters = (sum(getattr(e, name) for e in errors) for name in ("character_edits", "characters"))
     assert edits / characters == pytest.approx(alone["cer"])
 
@@ -147,6 +148,17 @@ def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
         with pytest.raises(MillraceError, match=f"another {name}"):
             check({"key": {**key, name: value}})
     check({"b_0_3": {"batch_size": 3}})  # the original script's form
+
+
+def test_buckets_are_described_and_a_pretrained_model_warns_of_the_learning_rate(tmp_path, caplog):
+    task = task_of(write(tmp_path))
+    with caplog.at_level(logging.INFO, "millrace"):
+        task.describe_buckets()
+    seconds = task.durations[0]
+    facts = f"12 samples, 0.00 h, mean {seconds.mean():.2f} s, longest {seconds.max():.2f} s"
+    assert caplog.messages[0] == f"bucket b_0_3: {facts}" and len(caplog.messages) == 2
+    assert "about 2e-5" in choice.learning_rate_note(str(tmp_path), 4e-3)
+    assert not choice.learning_rate_note(str(tmp_path), 2e-5) and not choice.learning_rate_note("ctc", 4e-3)
 
 
 def test_a_filler_counts_no_samples(tmp_path):

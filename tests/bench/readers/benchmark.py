@@ -172,9 +172,9 @@ def batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
     corpus = setting.corpus
     batches = corpus.batches(setting.batch_seconds, setting.seed)
     if name == OURS:
-        from millrace.asr.loading.batch_loader import BatchLoader
         from millrace.asr.loading.dataset import BucketedDataset
         from millrace.asr.loading.row_table import RowTable
+        from millrace.common.loading.loader import BatchLoader
         from tests.asr.audio_tars import ListedPlan
 
         table = RowTable.open(setting.bucket_dir, setting.scratch)

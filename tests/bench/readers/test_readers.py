@@ -66,6 +66,7 @@ def test_the_table_gives_ratios_bars_and_who_did_not_run(setting):
     assert sum(line.startswith("webdataset is faster") for line in lines) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_the_command(tmp_path, capfd):
     arguments = ["--make-tars=1", "--members=40", "--runs=1", "--workers=1", "--batch-seconds=60"]

@@ -19,7 +19,7 @@ import torch
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.training import seeding
+from millrace.common.training import launch, seeding
 from millrace.common.training.ranks import ENVIRONMENT, Exchange, Ranks, StopSignals
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
@@ -238,3 +238,13 @@ def test_a_failing_rank_is_reported_with_exit_code_1_and_each_rank_has_a_log(tmp
     said = [line for line in ended.stderr.splitlines() if "all 1 checkpoints are damaged" in line]
     assert len(said) == 2 and "ERROR failed: rank " in said[1], ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_launcher_sets_what_the_rules_set_and_leaves_the_users_own(monkeypatch, capfd):
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert launch.main(["--nodes", "2"]) == 1
+    expected = {**ENVIRONMENT, "OMP_NUM_THREADS": "3"}
+    assert {name: os.environ[name] for name in ENVIRONMENT} == expected

@@ -156,7 +156,7 @@ class _Build:
         files = BucketFiles(self.output_dir, edges, self.tars, choices.row_group, choices.seed)
         with contextlib.ExitStack() as stack:
             for split in splits:
-                stack.enter_context(files.writing(split.name))
+                stack.enter_context(files.writing(split.name, split.manifest.has_prompts))
                 self._write(split, splits, members, files, rejects)
                 split.ledger.check()
                 split.spill.close()

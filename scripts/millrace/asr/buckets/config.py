@@ -19,6 +19,7 @@ class BucketConfig:
 
     `file` is the file itself. The parquets are relative to its folder, so that this can be moved. `tar_root`
     is the folder from which relative tar paths in the parquets are resolved: absolute, and without links.
+    `edges` of the buckets in seconds, if the file has them.
     """
 
     file: Path
@@ -26,6 +27,7 @@ class BucketConfig:
     paths: list[Path]
     splits: dict[str, Path]
     tar_root: Path
+    edges: tuple[float, ...] = ()
 
     @classmethod
     def read(cls, place: str | os.PathLike) -> BucketConfig:
@@ -40,12 +42,13 @@ class BucketConfig:
             named = [*zip(ids, buckets, strict=True), *others.items()]
             paths = [file.parent / (entry.get("path") or f"{name}.parquet") for name, entry in named]
             splits = dict(zip(others, paths[len(ids) :], strict=True))
+            edges = tuple(map(float, content.get("edges") or ()))
             tar_root = Path(os.path.realpath(file.parent / (content.get("tar_root") or "")))
         except FileNotFoundError:
             raise MillraceError("there are no buckets here", where=str(file), remedy=_BUILD) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MillraceError(f"not a bucket configuration ({error!r})", str(file), _BUILD) from None
-        return cls(file, ids, paths[: len(ids)], splits, tar_root)
+        return cls(file, ids, paths[: len(ids)], splits, tar_root, edges)
 
     def parquets(self, split: str = "train") -> list[Path]:
         """The bucket parquets, or that of another split. Raises MillraceError where there are none."""

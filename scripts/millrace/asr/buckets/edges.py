@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from millrace.common.errors import MillraceError
 
@@ -14,27 +14,6 @@ if TYPE_CHECKING:
     from millrace.asr.buckets.histogram import DurationHistogram
 
 DEFAULT_EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
-
-
-class EdgePolicy(Protocol):
-    """How the edges of the buckets are chosen: n buckets have n + 1 rising edges, in seconds."""
-
-    @property
-    def known_before_build(self) -> tuple[float, ...] | None:
-        """The edges, if they do not depend on the durations; else None."""
-
-    @property
-    def last_edge(self) -> float:
-        """The upper edge of the last bucket; the histogram of durations ends there."""
-
-    def edges(self, histogram: DurationHistogram) -> tuple[float, ...]:
-        """The edges for the durations of train."""
-
-    def as_dict(self) -> dict[str, float] | None:
-        """What computed edges depend on; None if they are given.
-
-        Config keys with their values, which become flags; beside them anything that tells two policies apart.
-        """
 
 
 @dataclass(frozen=True)
@@ -81,6 +60,10 @@ class AutoEdges:
         return asdict(self)
 
 
+# How edges are chosen, n + 1 rising ones in seconds for n buckets: `known_before_build` or None; `last_edge`,
+# where the histogram ends; `edges` for the durations of train; `as_dict`, what computed edges depend on:
+# config keys with their values, which become flags, and anything else that tells two policies apart.
+EdgePolicy = GivenEdges | AutoEdges
 # A new policy is a class and a line here (and a name in the schema); it gets num_buckets and last_edge.
 POLICIES: dict[str, Callable[[int, float], EdgePolicy]] = {
     "default": lambda num_buckets, last_edge: GivenEdges(),

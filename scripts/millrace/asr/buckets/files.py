@@ -94,8 +94,9 @@ class BucketFiles:
         self._writers: dict[str, list[_Writer]] = {}
 
     @contextlib.contextmanager
-    def writing(self, split: str) -> Iterator[None]:
+    def writing(self, split: str, has_prompts: bool = False) -> Iterator[None]:
         """Open the files of a split; they get their names when the block ends without an error."""
+        schema = SCHEMA.append(pa.field("prompt", mc.TEXT)) if has_prompts else SCHEMA
         names = [f"{TRAIN}/{bucket}" for bucket in self.ids] if split == TRAIN else [split]
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
@@ -103,7 +104,7 @@ class BucketFiles:
                 path = self.folder / f"{name}.parquet"
                 parquet = pq.ParquetWriter(
                     stack.enter_context(atomic.replacing(path)),
-                    SCHEMA,
+                    schema,
                     use_dictionary=["tar_path", "language"],
                     compression="snappy",
                     write_statistics=False,
@@ -116,11 +117,12 @@ class BucketFiles:
                 writer.finish()
 
     def write(self, split: str, tables: Sequence[pa.Table]) -> None:
-        """Append one table per file of the split: SCHEMA's columns, but `tar` (a number) for tar_path."""
+        """Append one table per file of the split: its schema's columns, but `tar` (a number) for tar_path."""
         for writer, table in zip(self._writers[split], tables, strict=True):
             if len(table):
                 paths = pa.DictionaryArray.from_arrays(table.column("tar").combine_chunks(), self.tars)
-                writer.write(table.append_column("tar_path", paths).select(SCHEMA.names).cast(SCHEMA))
+                schema = writer.parquet.schema
+                writer.write(table.append_column("tar_path", paths).select(schema.names).cast(schema))
 
     def sweep(self) -> None:
         """Remove bucket files of other edges, and files of splits that are gone."""

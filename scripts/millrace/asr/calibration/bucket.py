@@ -54,6 +54,9 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None
         return None, not atomic.write_if_changed(output, atomic.json_bytes(empty))
     device: Device = trial.ask({"kind": "device", "device": choices.settings.device})
     limit, settings = choices.limit_gb(device), replace(choices.settings, device=device["kind"])
+    if settings.precision == "auto":
+        settings = replace(settings, precision=device["precision"])
+    choices = replace(choices, settings=settings)
     key, facts = calibration_key(device, choices), asdict(case)
     of_bucket = {name: facts[name] for name in ("bucket", *LONGEST)}
 

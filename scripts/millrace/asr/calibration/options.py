@@ -13,6 +13,8 @@ from millrace.common.errors import MillraceError
 from millrace.common.settings import setting
 from millrace.common.training.settings import LoopSettings
 
+FOLDER = "results/asr/calibration"  # where the workflow keeps what it finds
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -57,8 +59,12 @@ class Choices:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that calibrate_bucket_bs and verify_calibration share."""
-    parser.add_argument("--bucket-config", type=Path, required=True, help="bucket_config.json")
-    parser.add_argument("--output", type=Path, required=True, help="output: JSON")
+    buckets = Path("results/asr/buckets/bucket_config.json")
+    parser.add_argument("--bucket-config", type=Path, default=buckets, help="bucket_config.json")
+    output = f"output: JSON (default: {FOLDER}/buckets/<bucket>.json, or verification.json in {FOLDER})"
+    parser.add_argument("--output", type=Path, help=output)
+    calibration = f"the merged file, to be verified (default: {FOLDER}/calibrated_bs.json)"
+    parser.add_argument("--calibration", help=calibration)
     training.add_arguments(parser, ("num_workers", "max_bad_fraction"))
     parser.set_defaults(num_workers=0)
     device = "auto, cpu or cuda: calibrate on the device itself"
@@ -66,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     loop = ("precision", "gradient_checkpointing", "grad_acc", "seed")
     settings.add_arguments(parser.add_argument_group("training"), LoopSettings, loop)
     settings.add_arguments(parser, Choices, ("max_memory_gb", "headroom", "soak_steps"))
+
+
+def verification(args: argparse.Namespace) -> tuple[Choices, Path]:
+    """What to verify, and where the result goes."""
+    args.calibration = args.calibration or f"{FOLDER}/calibrated_bs.json"
+    return Choices.from_args(args), args.output or Path(FOLDER, "verification.json")
 
 
 def _device(name: str) -> str:

@@ -17,11 +17,15 @@ _SMALLER += "or lower --min-bs or the last edge"
 
 
 class Device(TypedDict):
-    """Answer to the kind `device`: `kind` is cpu or cuda, `memory_gb` what it has. GB are 2**30 bytes."""
+    """Answer to the kind `device`: `kind` is cpu or cuda, `memory_gb` what it has, in 2**30 bytes.
+
+    `precision` is what `auto` stands for on it.
+    """
 
     kind: str
     name: str
     memory_gb: float
+    precision: str
 
 
 class Answer(TypedDict, total=False):

@@ -64,7 +64,8 @@ def verify(choices: Choices, output: Path) -> None:
     where = str(choices.options.calibration)
     with devices.peers(Ranks.from_environment(), where):
         device = device_facts(choices.settings.device)
-        limit, settings = choices.limit_gb(device), replace(choices.settings, device=device["kind"])
+        settings = devices.resolved(replace(choices.settings, device=device["kind"]))
+        limit = choices.limit_gb(device)
         with contextlib.closing(AsrTask(choices.options)) as task:
             steps = TrialSteps(task, settings, limit)
             result = steps.soak(None, 0, max(choices.soak_steps, 1))
@@ -85,12 +86,13 @@ def verify(choices: Choices, output: Path) -> None:
 
 def device_facts(device: str) -> Device:
     """Kind, name and memory of a device. Raises MillraceError if cuda is asked for and there is none."""
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        return {"kind": "cpu", "name": "cpu", "memory_gb": round(host_memory() / GB, 1)}
-    if not torch.cuda.is_available():
+    kind = devices.kind_of(device)
+    if kind == "cuda" and not torch.cuda.is_available():
         raise MillraceError("there is no CUDA device that torch can use", remedy="Choose cpu")
-    facts = torch.cuda.get_device_properties(0)
-    return {"kind": "cuda", "name": facts.name, "memory_gb": round(facts.total_memory / GB, 1)}
+    memory = host_memory() if kind == "cpu" else torch.cuda.get_device_properties(0).total_memory
+    name = "cpu" if kind == "cpu" else torch.cuda.get_device_name(0)
+    facts = {"kind": kind, "name": name, "memory_gb": round(memory / GB, 1)}
+    return {**facts, "precision": devices.auto_precision(kind)}
 
 
 class TrialSteps:
@@ -185,7 +187,8 @@ def worst_batch(task: AsrTask, model: AsrModel, audio: list[int], texts: list[in
         remedy = "Mend or remove these samples and build the buckets again"
         raise MillraceError(problem, str(task.options.bucket_dir), remedy)
     rows = (good * -(-count // len(good)))[:count]
-    paired = [row._replace(transcript=text.transcript) for row, text in zip(rows, text_rows, strict=True)]
+    pairs = zip(rows, text_rows, strict=True)
+    paired = [row._replace(transcript=text.transcript, prompt=text.prompt) for row, text in pairs]
     batch = collate(0, paired, [raws[row] for row in rows])
     unfit = {sample for sample, _ in model.prepare(batch, 0).dropped}
     if unfit:

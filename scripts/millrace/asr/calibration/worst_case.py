@@ -59,9 +59,12 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
     # Batch by batch: transcripts of a whole bucket may not fit into memory, their lengths do.
     lengths: list[tuple[np.ndarray, np.ndarray]] = []
     try:
-        for part in pq.ParquetFile(path).iter_batches(columns=["duration_s", "transcript"]):
-            characters = pc.fill_null(pc.utf8_length(part["transcript"].cast(pa.large_string())), 0)
-            lengths.append((part["duration_s"].to_numpy(zero_copy_only=False), characters.to_numpy()))
+        parquet = pq.ParquetFile(path)
+        texts = ["transcript", *(name for name in ("prompt",) if name in parquet.schema_arrow.names)]
+        for part in parquet.iter_batches(columns=["duration_s", *texts]):
+            counts = (pc.utf8_length(part[name].cast(pa.large_string())) for name in texts)
+            characters = sum(pc.fill_null(count, 0).to_numpy() for count in counts)
+            lengths.append((part["duration_s"].to_numpy(zero_copy_only=False), characters))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise MillraceError(f"it cannot be read ({error})", str(path), _BUILD) from None
     seconds, characters = map(np.concatenate, zip(*lengths, strict=True))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from millrace.asr.evaluation import rates
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError, own_file
 from millrace.common.hub.publish import File
@@ -23,11 +24,16 @@ A model for automatic speech recognition: `{model}`, {parameters:,} parameters, 
 | Split | Hours | Samples | Loss | CER | WER |
 | --- | ---: | ---: | ---: | ---: | ---: |
 {table}
-
+{rates}
 Hours of training by language: {languages}. Settings:
 
 {settings}
 """
+_RATES = """
+Error rates by language; in brackets 95 % intervals by bootstrap over recordings, of two or more:
+
+| Split | Language | Samples | CER | WER |
+| --- | --- | ---: | ---: | ---: |"""
 
 
 def files(folder: Path) -> list[File]:
@@ -51,12 +57,18 @@ def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_conf
         hours.update({row["language"] or "und": row["duration_s_sum"] / 3600 for row in sums.to_pylist()})
 
     rows = {"train": {"hours": buckets["total_hours"], "samples": buckets["total_samples"]}}
-    rates = {"dev": metrics.get("last_evaluation") or {}, "test": metrics.get("test") or {}}
+    losses = {"dev": metrics.get("last_evaluation") or {}, "test": metrics.get("test") or {}}
     lines = []
     for split, row in (rows | buckets["splits"]).items():
-        known = [rates.get(split, {}).get(key) for key in ("loss", "cer", "wer")]
+        known = [losses.get(split, {}).get(key) for key in ("loss", "cer", "wer")]
         cells = ["" if value is None else f"{value:.3f}" for value in known]
         lines.append(f"| {split} | {row['hours']:,.2f} | {row['samples']:,} | {' | '.join(cells)} |")
+    groups = [(split, of["by_language"]) for split, of in metrics.get("error_rates", {}).items()]
+    rates_by_language = [
+        f"| {split} | {name} | {of['samples']:,} | {rates.shown(of)} | {rates.shown(of, 'wer')} |"
+        for split, by_language in groups
+        for name, of in by_language.items()
+    ]
     is_own = str(kind).startswith("millrace")
     facts = {
         "license": licence or "unknown",
@@ -67,7 +79,9 @@ def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_conf
     }
     head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in facts.items())
     loader = "millrace.asr.models.registry.load(folder)" if is_own else "transformers"
-    body = {"repo": repo, "commit": commit, "loader": loader, "table": "\n".join(lines)}
+    body = {"repo": repo, "commit": commit, "loader": loader, "table": "\n".join(lines), "rates": ""}
+    if rates_by_language:
+        body["rates"] = "\n".join([_RATES, *rates_by_language, ""])
     body |= {"languages": ", ".join(f"{name} {amount:,.2f}" for name, amount in sorted(hours.items()))}
     # Numbers and words; a path of this machine is nobody else's business.
     settings = [f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key])]

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from millrace.asr.loading.batch_slots import BatchSlots, leased, shared_floats
 from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode, decode_flac, flac_samples
-from millrace.asr.loading.reader import ReadError, SampleError
+from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
+from millrace.common.loading.bad_samples import BadSample, SampleError
+from millrace.common.loading.slots import BatchSlots, leased, shared_floats
 
 # A clip this much longer than its manifest says would break the memory budget of its batch.
 _LONGER_FACTOR, _LONGER_SECONDS = 2.0, 1.0
-
-
-@dataclass(frozen=True)
-class BadSample:
-    """A row that was left out of its batch, and why."""
-
-    row: int
-    sample_id: int
-    reason: str
-    message: str
 
 
 @dataclass
@@ -51,6 +42,10 @@ class Batch:
     bad: tuple[BadSample, ...] = ()
     filler: bool = False
     epoch: int = 0
+    prompts: Sequence[str] = ()  # one a sample, "" for none
+    # Seconds of read and decode, where the batch was made.
+    spent: dict[str, float] = field(default_factory=dict)
+    prepared: dict[str, Any] | None = None  # what a model's preparer has made of the batch in a worker
     slot: tuple[int, int, int] | None = None  # only on its way from a worker
 
     @classmethod
@@ -60,6 +55,7 @@ class Batch:
             lengths=torch.tensor(lengths, dtype=torch.int64),
             transcripts=[row.transcript for row in good],
             languages=[row.language for row in good],
+            prompts=[row.prompt for row in good],
             rows=np.array([row.number for row in good], dtype=np.int64),
             sample_ids=np.array([row.sample_id for row in good], dtype=np.uint64),
             duration_s=np.array([row.duration_s for row in good], dtype=np.float32),
@@ -74,7 +70,7 @@ class Batch:
 
     def __iter__(self) -> Iterator[str]:
         """The names of the fields, so that trainers may ask `"labels" in batch`."""
-        return (field.name for field in fields(self) if field.name != "slot")
+        return (field.name for field in fields(self) if field.name not in ("slot", "spent", "prepared"))
 
     keys = __iter__
 

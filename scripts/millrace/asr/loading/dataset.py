@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from millrace.asr.loading.batch_slots import BatchSlots
-from millrace.asr.loading.collate import BadSample, Batch, collate
+from millrace.asr.loading.collate import Batch, collate
 from millrace.asr.loading.decode import SAMPLING_RATE
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.asr.loading.row_table import RowTable
+from millrace.common.errors import MillraceError
+from millrace.common.loading.bad_samples import BadSample
+from millrace.common.loading.plan import BatchRequest, Plan
+from millrace.common.loading.slots import REMEDY, BatchSlots, shortage
 
 log = logging.getLogger("millrace")
+_LOUDEST = 8.0  # lossy decoders go beyond 1; integers that were not scaled are far above
 _LOGGED = 20  # bad samples that one worker logs; all are counted
-
-
-class Plan(Protocol):
-    """Which rows form which batch: an epoch of `len(plan)` steps."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, step: int, rank: int) -> np.ndarray:
-        """Row numbers (int64) of the batch of `rank` at `step`."""
-
-    def is_filler(self, step: int, rank: int) -> bool:
-        """Whether the batch repeats another one, to keep the ranks in step."""
-
-
-class BatchRequest(NamedTuple):
-    """What a worker gets: the rows of one step, and those it will get next (to be read ahead)."""
-
-    step: int
-    rows: np.ndarray
-    filler: bool = False
-    following: np.ndarray | None = None
-    epoch: int = 0
 
 
 class BucketedDataset(Dataset):
@@ -82,6 +66,36 @@ class BucketedDataset(Dataset):
     def __len__(self) -> int:
         return len(self.plan) if self.plan is not None else 0
 
+    @property
+    def rows(self) -> int:
+        return len(self.table)
+
+    def check(self, batch: Batch) -> None:
+        """Raise MillraceError if sound is not float32 of about -1 to 1; an own `decode` may scale it."""
+        audio, low, high = batch.audio, 0.0, 0.0
+        if self.decode is None and audio.numel():
+            low, high = (float(value) for value in audio.aminmax())
+        if audio.dtype != torch.float32 or not max(-low, high) <= _LOUDEST:
+            problem = f"sound is {audio.dtype} from {low:g} to {high:g}, not float32 from -1 to 1"
+            raise MillraceError(problem, f"step {batch.step}", "Divide integers of 16 bits by 32768, once")
+
+    def place(self, row: int, message: str) -> str:
+        """Where a row stands: file and line of its manifest, or bucket and row."""
+        return self.table.place(row, message)
+
+    def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
+        """Slots for the largest of some batches of the plan with a margin: all are cut to the same budget."""
+        seconds = 1.0
+        steps = np.unique(np.linspace(0, len(self) - 1, 200).astype(int)).tolist() if len(self) else []
+        for step in steps:
+            rows = self.table.rows(self.plan.batch(step, self.rank))
+            seconds = max(seconds, len(rows) * max((row.duration_s for row in rows), default=0))
+        samples = int(1.25 * seconds * self.sampling_rate)
+        if problem := shortage(workers * per_worker * samples * 4):
+            log.warning("%s. %s", problem, REMEDY)
+            return None
+        return BatchSlots(workers, per_worker, samples)
+
     def __getitem__(self, step: int) -> Any:
         if not 0 <= step < len(self):
             raise IndexError(step)
@@ -91,6 +105,7 @@ class BucketedDataset(Dataset):
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
         """Read, decode and pad the rows of one step, in a worker into one of `slots` or shared memory."""
+        begin = time.perf_counter()
         rows = self.table.rows(request.rows)
         raws = list(self.reader.read_many([(row.tar, row.offset, row.size) for row in rows]))
         if request.following is not None:
@@ -101,8 +116,10 @@ class BucketedDataset(Dataset):
             self._pool, self._pid = ThreadPoolExecutor(self.decode_threads, "decode"), os.getpid()
         run = self._pool.map if self.decode_threads > 1 else map
         worker = getattr(get_worker_info(), "id", None)
+        ready = time.perf_counter()
         batch = collate(request.step, rows, raws, self.sampling_rate, run, slots, worker, self.decode)
         batch.filler, batch.epoch = request.filler, request.epoch
+        batch.spent = {"read": ready - begin, "decode": time.perf_counter() - ready}
         for bad in batch.bad:
             self._log(bad)
         return batch
@@ -114,8 +131,7 @@ class BucketedDataset(Dataset):
         if len(self._logged) > _LOGGED:
             log.warning("more samples cannot be used; this worker logs no further ones, but all are counted")
             return
-        place = self.table.place(bad.row, bad.message)
-        log.warning("sample left out (%s): %s: %s", bad.reason, place, bad.message)
+        log.warning("sample left out (%s): %s: %s", bad.reason, self.place(bad.row, bad.message), bad.message)
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "plan": None, "_pool": None, "_logged": set()}

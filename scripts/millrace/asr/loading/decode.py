@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 import soundfile
 
-from millrace.asr.loading.reader import SampleError
+from millrace.common.loading.bad_samples import SampleError
 
 log = logging.getLogger("millrace")
 SAMPLING_RATE = 16_000

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from millrace.asr.tars.paths import REBUILD
 from millrace.common.errors import MillraceError
+from millrace.common.loading.bad_samples import SampleError
+from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
 
 _PROBES = 4  # reads of one byte that show whether a hop is cached already
@@ -34,15 +36,14 @@ class TarState(NamedTuple):
     root: str = ""
 
 
-class SampleError(Exception):
-    """A sample that cannot be used. `reason` is a slug for counts, the message is for people."""
+class _OpenTar(NamedTuple):
+    """A descriptor, and size and mtime_ns of the tar when it was opened."""
 
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(reason, message)
+    descriptor: int
+    state: tuple[int, int]
 
-    def __str__(self) -> str:
-        return self.args[1]
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 class ReadError(SampleError):
@@ -83,18 +84,21 @@ class IndexedTarReader:
             raise ValueError("max_open_tars and threads must be at least 1 and lookahead at least 0")
         self.max_open_tars, self.lookahead, self.tars, self.threads = max_open_tars, lookahead, tars, threads
         self._pool: ThreadPoolExecutor | None = None
-        self._descriptors: OrderedDict[str | int, int] = OrderedDict()
-        self._opened: dict[str | int, tuple[int, int]] = {}  # size and mtime_ns of the open tars
+        self._files = OpenFiles(partial(_open, tars), max_open_tars, close_inherited=True)
         self._pid = os.getpid()
-        self.opened = 0  # how often a tar was opened
         keep_freed_memory()
+
+    @property
+    def opened(self) -> int:
+        """How often this process has opened a tar."""
+        return self._files.opened
 
     def read(self, tar: str | int, offset: int, size: int) -> bytes:
         """The `size` bytes at `offset` of `tar`. Raises ReadError; MillraceError if the tar has changed."""
         if offset < 0 or size < 0:
             raise self._error("bad_address", tar, f"no member can have offset {offset} and size {size}")
         try:
-            descriptor = self._descriptor(tar)
+            descriptor = self._own_files().get(tar).descriptor
             self._check_unchanged(tar)
             raw = os.pread(descriptor, size, offset)
             while len(raw) < size:  # a signal, or a read beyond 2 GiB
@@ -107,10 +111,10 @@ class IndexedTarReader:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 remedy = "Lower max_open_tars or raise `ulimit -n`"
-                raise MillraceError("too many open files", self._state(tar).path, remedy) from error
+                raise MillraceError("too many open files", _state(self.tars, tar).path, remedy) from error
             # A stale handle is closed: the next read opens the tar anew.
-            with contextlib.suppress(KeyError, OSError):
-                os.close(self._own_descriptors().pop(tar))
+            with contextlib.suppress(OSError):
+                self._files.drop(tar)
             raise self._error("io_error", tar, str(error.strerror)) from error
         if len(raw) < size:
             problem = f"ends after {len(raw)} of the {size} bytes at offset {offset}"
@@ -142,14 +146,14 @@ class IndexedTarReader:
     def _read_hop(self, requests: list[Request]) -> Iterable[bytes | None]:
         """One positioned read each, of open tars, by all threads; None if that gave too few bytes."""
         # Reading does not make a tar recent: those announced after it are the ones still to be read.
-        descriptors = self._own_descriptors()
+        files = self._own_files().own
 
         def preads(share: list[Request]) -> Iterator[bytes | None]:
             for tar, offset, size in share:
-                descriptor, raw = descriptors.get(tar), None
-                if descriptor is not None and size > 0:
+                file, raw = files.get(tar), None
+                if file is not None and size > 0:
                     with contextlib.suppress(OSError, OverflowError):
-                        raw = os.pread(descriptor, size, offset)
+                        raw = os.pread(file.descriptor, size, offset)
                 yield raw if raw is not None and len(raw) == size else None
 
         if self.threads == 1:
@@ -178,77 +182,43 @@ class IndexedTarReader:
         # Keys are all numbers or all paths; str() sorts them, should they be mixed, all the same.
         for tar, offset, size in sorted(requests, key=lambda request: (str(request[0]), request[1])):
             with contextlib.suppress(*_SILENT):
-                descriptor = self._descriptor(tar)
+                descriptor = self._own_files().get(tar).descriptor
                 for start in range(offset, offset + size, _ADVICE_BYTES):
                     length = min(_ADVICE_BYTES, offset + size - start)
                     os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close all descriptors and end the threads; the reader can be used again."""
-        descriptors = self._own_descriptors()
+        files = self._own_files()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
-        while descriptors:
-            os.close(descriptors.popitem()[1])
-
-    def _descriptor(self, tar: str | int) -> int:
-        """The descriptor of a tar, now the most recent; the least recent is closed if they are too many."""
-        descriptors = self._own_descriptors()
-        if tar in descriptors:
-            descriptors.move_to_end(tar)
-            return descriptors[tar]
-        path, size, mtime_ns, root = self._state(tar)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
-                raise
-            message = f"{path} does not exist" if error.errno == errno.ENOENT else f"{path}: {error.strerror}"
-            message += f" (paths are resolved from {root}; see tar_root)" if root else ""
-            raise ReadError("tar_missing", message) from error
-        self.opened += 1
-        now = os.fstat(descriptor)
-        pairs = ((size, now.st_size), (mtime_ns, now.st_mtime_ns))
-        if any(recorded is not None and recorded != current for recorded, current in pairs):
-            os.close(descriptor)
-            raise _changed(path, (size, mtime_ns), now)
-        self._opened[tar] = (now.st_size, now.st_mtime_ns)
-        while len(descriptors) >= self.max_open_tars:
-            os.close(descriptors.popitem(last=False)[1])
-        descriptors[tar] = descriptor
-        return descriptor
+        files.close()
 
     def _check_unchanged(self, tar: str | int) -> None:
         """Refuse an open tar that has been overwritten in place: one fstat, a microsecond."""
-        descriptor = self._own_descriptors().get(tar)
-        if descriptor is not None:
-            now = os.fstat(descriptor)
-            if (now.st_size, now.st_mtime_ns) != self._opened[tar]:
-                raise _changed(self._state(tar).path, self._opened[tar], now)
+        file = self._own_files().own.get(tar)
+        if file is not None:
+            now = os.fstat(file.descriptor)
+            if (now.st_size, now.st_mtime_ns) != file.state:
+                raise _changed(_state(self.tars, tar).path, file.state, now)
 
     def _error(self, reason: str, tar: str | int, problem: str) -> ReadError:
-        return ReadError(reason, f"{self._state(tar).path}: {problem}")
-
-    def _state(self, tar: str | int) -> TarState:
-        return TarState(str(tar)) if self.tars is None else self.tars[tar]
+        return ReadError(reason, f"{_state(self.tars, tar).path}: {problem}")
 
     def _cached(self, request: Request) -> bool:
         """Whether the first byte is in the page cache (False on file systems that do not say)."""
         tar, offset, size = request
         with contextlib.suppress(*_SILENT):
-            return size <= 0 or os.preadv(self._descriptor(tar), [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+            descriptor = self._own_files().get(tar).descriptor
+            return size <= 0 or os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
         return False
 
-    def _own_descriptors(self) -> OrderedDict[str | int, int]:
+    def _own_files(self) -> OpenFiles[_OpenTar]:
         if self._pid != os.getpid():
-            # The parent's descriptors are shared open files: closed here, they stay open there.
-            for descriptor in self._descriptors.values():
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-            self._descriptors, self._pool = OrderedDict(), None  # the parent's threads did not come along
-            self._pid, self.opened = os.getpid(), 0
-        return self._descriptors
+            # The parent's threads did not come along.
+            self._pool, self._pid = None, os.getpid()
+        return self._files
 
     def __reduce__(self) -> tuple:
         return IndexedTarReader, (self.max_open_tars, self.tars, self.lookahead, self.threads)
@@ -256,6 +226,29 @@ class IndexedTarReader:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+
+
+def _state(tars: Mapping[str | int, TarState] | None, tar: str | int) -> TarState:
+    return TarState(str(tar)) if tars is None else tars[tar]
+
+
+def _open(tars: Mapping[str | int, TarState] | None, tar: str | int) -> _OpenTar:
+    """Open a tar; MillraceError if it is not the one that was indexed."""
+    path, size, mtime_ns, root = _state(tars, tar)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
+            raise
+        message = f"{path} does not exist" if error.errno == errno.ENOENT else f"{path}: {error.strerror}"
+        message += f" (paths are resolved from {root}; see tar_root)" if root else ""
+        raise ReadError("tar_missing", message) from error
+    now = os.fstat(descriptor)
+    pairs = ((size, now.st_size), (mtime_ns, now.st_mtime_ns))
+    if any(recorded is not None and recorded != current for recorded, current in pairs):
+        os.close(descriptor)
+        raise _changed(path, (size, mtime_ns), now)
+    return _OpenTar(descriptor, (now.st_size, now.st_mtime_ns))
 
 
 def _changed(path: str, recorded: tuple[int | None, int | None], now: os.stat_result) -> MillraceError:

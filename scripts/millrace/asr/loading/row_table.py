@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.reader import TarState
-from millrace.asr.loading.row_table_writer import MAGIC, RECORD, TAR, write
+from millrace.asr.loading.row_table_writer import MAGIC, PROMPT_MARK, RECORD, TAR, write
 from millrace.common.errors import MillraceError
 
 
@@ -38,6 +38,7 @@ class Row(NamedTuple):
     duration_s: float
     transcript: str
     language: str
+    prompt: str = ""
 
 
 class RowTable:
@@ -132,9 +133,10 @@ class RowTable:
                 raise MillraceError(f"there is no row {number} of {len(self)}", str(self.path), remedy)
             record = self._record(RECORD, "records", number)
             offset, size, sample_id, text, text_bytes, tar, language, seconds = record
-            transcript = self._pread(text_bytes, text).decode() if text_bytes else ""
+            written = self._pread(text_bytes, text) if text_bytes else b""
+            transcript, prompt = (part.decode() for part in written.partition(PROMPT_MARK)[::2])
             language = self._facts["languages"][language]
-            rows.append(Row(number, tar, offset, size, sample_id, seconds, transcript, language))
+            rows.append(Row(number, tar, offset, size, sample_id, seconds, transcript, language, prompt))
         return rows
 
     @property

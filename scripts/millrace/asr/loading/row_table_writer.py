@@ -32,7 +32,9 @@ _NUMBERS = {
     "sample_id": (pa.uint64(), 0),
     "duration_s": (pa.float64(), float("nan")),
 }
-_TEXTS = ("tar_path", "language", "transcript")
+_TEXTS = ("tar_path", "language", "transcript", "prompt")
+# Between a transcript and its prompt, if the rows have prompts: no byte of UTF-8.
+PROMPT_MARK = b"\xff"
 _REQUIRED = {"tar_path", "offset", "size", "transcript"}
 
 
@@ -56,7 +58,7 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
                     block[name] = column.to_numpy(zero_copy_only=False)
                 block["tar"] = _codes(piece.column("tar_path"), tar_code)
                 block["language"] = _codes(piece.column("language"), language_code)
-                block["text"], block["text_bytes"] = _append(texts, piece.column("transcript"))
+                block["text"], block["text_bytes"] = _append(texts, _written(piece))
                 records.write(block.tobytes())
         records.flush()
         states = {}
@@ -105,11 +107,20 @@ def _codes(column: pa.Array, code: dict[str, int]) -> np.ndarray:
     return numbers[indices.to_numpy(zero_copy_only=False)]
 
 
+def _written(piece: pa.RecordBatch) -> pa.Array:
+    """The transcripts; with PROMPT_MARK and prompt behind each, if there are prompts."""
+    transcripts, prompts = piece.column("transcript"), piece.column("prompt")
+    if prompts.null_count == len(prompts):
+        return transcripts
+    pair = [pc.fill_null(column.cast(pa.large_binary()), b"") for column in (transcripts, prompts)]
+    return pc.binary_join_element_wise(*pair, pa.scalar(PROMPT_MARK, pa.large_binary()))
+
+
 def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Append the UTF-8 of a column of texts to a file; return where each text begins, and its bytes."""
+    """Append the bytes of a column of texts to a file; return where each text begins, and its length."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    column = pc.fill_null(column.cast(pa.large_string()), "")
+    column = pc.fill_null(column.cast(pa.large_binary()), b"")
     _, offsets, body = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     begin = texts.tell()

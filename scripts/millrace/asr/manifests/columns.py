@@ -123,9 +123,9 @@ def joined(texts: pa.Array | pa.ChunkedArray) -> bytes:
 
 
 def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
-    """A table of tar, tar_member_name, transcript, language, duration_s, row, problem.
+    """A table of tar, tar_member_name, transcript, language, duration_s, (prompt,) row, problem.
 
-    `columns` are the first five: `tar` numbers (-1: none), TEXT, and durations of any type.
+    `columns` are all but the last two: `tar` numbers (-1: none), TEXT, and durations of any type.
     """
     members, language = bare_names(columns["tar_member_name"]), columns["language"]
     note(problem, columns["tar"] < 0, "no_tar_path")

@@ -48,6 +48,7 @@ class Reader(Manifest):
                 self.repaired.update(repairs)
                 row = self._row(value, file)
                 tars.add(row["tar_path"])
+                self.has_prompts |= row["prompt"] is not None
                 if part := row["part_of"]:
                     self.cut_members.add((row["tar_path"], part))
         self.ranges.append(RowRange(file, 0))
@@ -95,7 +96,7 @@ class Reader(Manifest):
             while piece := list(itertools.islice(lines, self.piece_rows)):
                 values = [self._row(value, file) for _, value, _ in piece]
                 row = (file << 40) + np.array([line for line, _, _ in piece], dtype=np.int64)
-                yield _table(values, tars, row)
+                yield _table(values, tars, row, ["prompt"] if self.has_prompts else [])
 
     def _row(self, value: Any, file: int) -> dict[str, Any]:
         """The fields of a line as they are in the JSON, but `tar_path` resolved; and `problem`, a code."""
@@ -143,10 +144,10 @@ def _place(value: Any) -> bytes | None:
     return orjson.dumps({"tar_path": tar, "shard_id": value.get("shard_id")})
 
 
-def _table(rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray) -> pa.Table:
+def _table(rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray, prompts: list[str]) -> pa.Table:
     problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
     columns: dict[str, Any] = {"tar": np.array([tars.get(row["tar_path"], -1) for row in rows], np.int32)}
-    for name in ("tar_member_name", "transcript", "language"):
+    for name in ("tar_member_name", "transcript", "language", *prompts):
         values = [row[name] for row in rows]
         mc.note(problem, [isinstance(value, list | dict) for value in values], "text_is_nested")
         texts = [value if isinstance(value, str | None) else str(value) for value in values]

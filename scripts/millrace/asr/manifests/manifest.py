@@ -26,7 +26,10 @@ ALIASES = {
     "transcript": ("transcript", "text"),
     "language": ("language", "lang"),
     "duration_s": ("duration_s", "duration", "duration_seconds"),
+    "prompt": ("prompt",),
 }
+# Columns that a manifest may lack; buckets have a prompt only if it has one.
+OPTIONAL = ("language", "prompt")
 
 
 class RowRange(NamedTuple):
@@ -43,7 +46,8 @@ class Manifest(abc.ABC):
 
     `tar_root` is where relative tar paths start, `path_map` then maps them. `tar_template` names the tar of a
     JSONL row that has only a shard_id, `transcript` the speech index's column to train on. After `scan` (one
-    cheap pass): `rows`, `tars` (resolved paths, sorted), `ranges` to read, `repaired` (lines, by repair).
+    cheap pass): `rows`, `tars` (resolved paths, sorted), `ranges` to read, `repaired` (lines, by repair), and
+    `has_prompts`, whether any file has prompts.
     """
 
     split: str
@@ -57,6 +61,7 @@ class Manifest(abc.ABC):
     tars: list[str] = field(default_factory=list)
     ranges: list[RowRange] = field(default_factory=list)
     repaired: Counter = field(default_factory=Counter)
+    has_prompts: bool = False
 
     # Whether rows come with offset and size of their member, so that no tar index is needed.
     has_offsets: ClassVar[bool] = False
@@ -68,7 +73,7 @@ class Manifest(abc.ABC):
     @abc.abstractmethod
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
         """Tables of at most `piece_rows` rows, as `columns.checked` makes them: tar (int32 in `tars`, or -1),
-        the text columns, duration_s, row, problem; with int64 offset and size if the manifest has them.
+        the text columns, duration_s, row, problem; int64 offset and size, and prompt, if it has them.
 
         `row` is the file's number << 40 plus the row's number from 0 (JSONL: the line's number from 1).
         """

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.asr.manifests import columns as mc
-from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readable
+from millrace.asr.manifests.manifest import ALIASES, OPTIONAL, Manifest, RowRange, readable
 from millrace.common.errors import MillraceError
 
 _SCAN_ROWS = 1 << 20  # a row group may hold a whole file of 75 M rows: the scan looks at it in pieces too
@@ -33,6 +33,7 @@ class Reader(Manifest):
         ranges: list[tuple[int, list[int]]] = []
         with readable(path):
             parquet, columns = self._opened(path)
+            self.has_prompts |= bool(columns["prompt"])
             names = [columns[name] for name in columns if name == "tar_path" or name not in ALIASES]
             for group in range(parquet.metadata.num_row_groups):
                 # Count rows and collect their tars; damage shows here, before anything is built.
@@ -63,7 +64,8 @@ class Reader(Manifest):
                 problem, none = np.zeros(len(batch), dtype=np.uint8), pa.nulls(len(batch))
                 raw = {name: batch.column(alias) if alias else none for name, alias in columns.items()}
                 values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
-                for name in ("tar_member_name", "transcript", "language"):
+                prompts = ["prompt"] if self.has_prompts else []
+                for name in ("tar_member_name", "transcript", "language", *prompts):
                     values[name] = mc.text(raw[name], problem)
                 values["duration_s"] = raw["duration_s"]
                 table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
@@ -73,16 +75,16 @@ class Reader(Manifest):
                 first += len(batch)
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:
-        """The file, and the name that each column of `aliases` has in it ("" if it has no language)."""
+        """The file, and the name that each column of `aliases` has in it ("": it lacks this optional one)."""
         schema, aliases = pq.read_schema(path), self.aliases()
         matches = {name: [one for one in aliases[name] if one in schema.names] for name in aliases}
         columns = {name: names[0] if names else "" for name, names in matches.items()}
         if twice := sorted({name for name in columns.values() if schema.names.count(name) > 1}):
             problem, remedy = f"there are several columns named {', '.join(twice)}", "Keep one of each name"
             raise MillraceError(problem, str(path), remedy)
-        if missing := [name for name in columns if not columns[name] and name != "language"]:
+        if missing := [name for name in columns if not columns[name] and name not in OPTIONAL]:
             present = ", ".join(sorted(schema.names)) or "none"
-            needs = "tar_path, tar_member_name, transcript, duration_s (language is optional)"
+            needs = "tar_path, tar_member_name, transcript, duration_s (language and prompt are optional)"
             problem = f"there is no column for {', '.join(missing)}; there are {present}"
             raise MillraceError(problem, str(path), f"A manifest needs {needs}")
         for name in filter(None, columns.values()):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,6 +46,13 @@ class Prepared:
         self.step, self.filler, self.sample_ids = batch.step, batch.filler, np.asarray(batch.sample_ids)
         self.transcripts, self.languages = list(batch.transcripts), list(batch.languages)
 
+    @classmethod
+    def of(cls, batch: Batch) -> Prepared:
+        """The batch with what `PrepareInWorker` has made of it."""
+        parts = dict(batch.prepared)
+        tensors = {name: torch.from_numpy(array) for name, array in parts.pop("tensors").items()}
+        return cls(batch, tensors, **parts)
+
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
 
@@ -61,6 +70,24 @@ class Prepared:
         return self
 
 
+@dataclass
+class PrepareInWorker:
+    """A dataset's transform: the batch with what a model's preparer makes of it, for `Prepared.of`.
+
+    Arrays go through the pipe: each tensor would take a file descriptor. Only training draws for the epoch.
+    """
+
+    preparer: Callable[[Batch, int | None], Prepared]
+    training: bool = True
+
+    def __call__(self, batch: Batch) -> Batch:
+        made = self.preparer(batch, batch.epoch if self.training else None)
+        arrays = {name: t.numpy() for name, t in made.tensors.items() if name not in ("audio", "lengths")}
+        batch.prepared = {"tensors": arrays, "count": made.count, "counts": made.counts}
+        batch.prepared |= {"host": made.host, "dropped": made.dropped}
+        return batch
+
+
 class AsrModel(nn.Module, ABC):
     """A speech recogniser. `preparer` is its host part, without weights: small enough to travel to a worker.
 
@@ -71,6 +98,8 @@ class AsrModel(nn.Module, ABC):
     model_types: ClassVar[Collection[str]]
     option_types: ClassVar[Mapping[str, str]] = {}
     folder_option_types: ClassVar[Mapping[str, str]] = {}
+    layouts: ClassVar[Collection[str]] = ("transformers",)
+    layout = "transformers"  # one of `layouts`: how save_pretrained writes
     preparer: Callable[[Batch, int | None], Prepared]
 
     @classmethod
@@ -88,7 +117,7 @@ class AsrModel(nn.Module, ABC):
 
         With `epoch`, augmentation is drawn for (seed, epoch, sample id); without, there is none.
         """
-        return self.preparer(batch, epoch)
+        return Prepared.of(batch) if batch.prepared is not None else self.preparer(batch, epoch)
 
     @abstractmethod
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
@@ -100,6 +129,16 @@ class AsrModel(nn.Module, ABC):
     @abstractmethod
     def transcribe(self, prepared: Prepared) -> list[str]:
         """Greedy transcriptions, one for each sample, also for those that take no part in the loss."""
+
+    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
+        """(language, text) of each sample. A model that takes a language is told `language`, or finds it; of
+        others it is what was given."""
+        return [(language, text) for text in self.transcribe(prepared)]
+
+    @property
+    def max_seconds(self) -> float:
+        """The longest clip that the model hears to its end."""
+        return math.inf
 
     def reference(self, transcript: str) -> str:
         """The transcript as this model is taught to write it: what transcriptions are compared with."""

@@ -6,11 +6,11 @@ import os
 from functools import partial
 from typing import Any
 
-from millrace.asr.loading.batch_loader import BatchLoader
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
+from millrace.common.loading.loader import BatchLoader
 
 
 def open_loader(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,6 +76,34 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     rest.spans = (*plan.spans, (plan.world_size, done_steps))
     rest.over_budget_batches = plan.over_budget_batches
     return rest
+
+
+def every_bucket_first(plan: Plan) -> Plan:
+    """The same steps in another order: first a step of every bucket, the rarest one's before all others."""
+    buckets = plan.bucket.reshape(len(plan), plan.world_size)
+    counts = np.bincount(plan.bucket, minlength=1)
+    first: list[int] = []
+    for bucket in np.argsort(counts, kind="stable"):
+        steps = np.flatnonzero((buckets == bucket).any(axis=1))
+        if len(steps) and not (buckets[first] == bucket).any():
+            first.append(int(steps[0]))
+    order = np.concatenate([first, np.setdiff1d(np.arange(len(plan)), first)]).astype(np.int64)
+
+    # Batches move with their steps, rows with their batches; a filler still names the batch that it repeats.
+    batches = (order[:, None] * plan.world_size + np.arange(plan.world_size)).ravel()
+    place = np.empty(len(batches), dtype=np.int64)
+    place[batches] = np.arange(len(batches))
+    lengths = np.diff(plan.offsets)[batches]
+    parts = [plan.rows[plan.offsets[batch] : plan.offsets[batch + 1]] for batch in batches]
+    fillers = place[plan.fillers].reshape(-1, 2)
+    return dataclasses.replace(
+        plan,
+        rows=np.concatenate([plan.rows[:0], *parts]),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(plan.offsets.dtype),
+        **{name: getattr(plan, name)[batches] for name in ("longest", "seconds", "bucket")},
+        fillers=fillers[np.argsort(fillers[:, 0])].astype(plan.fillers.dtype),
+        folder=None,
+    )
 
 
 def resume(

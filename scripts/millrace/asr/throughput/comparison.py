@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.throughput.run import PHASES, UNITS, Run
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.throughput.run import PHASES, UNITS, Run
 
 # What runs must share to be compared.
 _SHARED = ("device", "cpu", "cores", "model", "model_options", "precision", "gradient_checkpointing")
@@ -79,13 +79,26 @@ _MEASURES = (
     Measure("waiting", "Waiting for data", "share", _waiting, "steady", higher_is_better=False),
 )
 MEASURES = {measure.key: measure for measure in _MEASURES}
+# Keys of throughput.reference in the config: the measure, and what its figure is multiplied by.
+REFERENCE = {
+    "samples_per_second": ("samples", 1.0),
+    "audio_seconds_per_second": ("audio_seconds", 1.0),
+    "gpu_use": ("gpu", 1.0),
+    "cpu_use": ("cpu", 1.0),
+    "padding": ("padding_audio_seconds", 1.0),
+    "peak_memory_gb": ("peak_memory", 1e9),
+    "waiting": ("waiting", 1.0),
+}
 
 
 class Bucket:
     """A bucket as our runs met it. `steps` are those in which the whole batch was of this bucket."""
 
-    def __init__(self, name: str, hours: float, rows: int, runs: Sequence[Run]) -> None:
+    def __init__(
+        self, name: str, hours: float, rows: int, mean: float, longest: float, runs: Sequence[Run]
+    ) -> None:
         self.name, self.hours, self.rows = name, hours, rows
+        self.mean_duration, self.max_duration = mean, longest  # seconds; 0: unknown
         # Seconds of audio, also in steps of several buckets.
         by_bucket = [step["buckets"] for run in runs for step in run.steps]
         self.seen_seconds = math.fsum(seen[name][1] for seen in by_bucket if name in seen)
@@ -104,8 +117,16 @@ class Bucket:
 class Throughput:
     """All runs of a report, by role; `buckets` are those of bucket_config.json, in its order."""
 
-    def __init__(self, folders: Mapping[str, Sequence[str]], bucket_config: str | Path | None) -> None:
-        """Read the runs of each role, named by folder or metrics.json; `bench` must have one."""
+    def __init__(
+        self,
+        folders: Mapping[str, Sequence[str]],
+        bucket_config: str | Path | None,
+        reference: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Read the runs of each role, named by folder or metrics.json; `bench` must have one.
+
+        `reference`: `name` and figures of a system measured elsewhere, by the keys of REFERENCE.
+        """
         if not folders.get("bench"):
             raise MillraceError("there is no run of our own pipeline to report", "", "Name one with --bench")
         runs: dict[str, list[Run]] = {}
@@ -113,6 +134,8 @@ class Throughput:
             names = folders.get(role, ())
             runs[role] = [Run(Path(name).parent if name.endswith(".json") else name) for name in names]
         self.baseline, self.bench, self.ideal, self.check, self.profile = runs.values()
+        # A name alone says nothing.
+        self.reference = dict(reference or {}) if set(reference or ()) & set(REFERENCE) else {}
         self.buckets = _buckets(bucket_config, self.bench) if bucket_config else []
         # The roles that are compared, with the name that people read.
         names = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
@@ -125,6 +148,11 @@ class Throughput:
         lines = getattr(runs[0], measure.lines) if len(runs) == 1 and measure.lines else []
         windows = [value for line in lines if (value := measure.of(runs[0], line)) is not None]
         return Statistic.of([measure.of(run) for run in runs], windows)
+
+    def referred(self, key: str) -> float | None:
+        """The figure of the reference for a measure."""
+        pairs = ((self.reference.get(name), of) for name, of in REFERENCE.items())
+        return next((value * scale for value, (measure, scale) in pairs if measure == key and value), None)
 
     def ratio(self, key: str, over: str = "baseline", of: str = "bench") -> float | None:
         """How many times the figure of one role is that of another."""
@@ -156,7 +184,8 @@ def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:
     try:
         entries = jsonl.read(config)["buckets"]
         facts = [(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries]
+        more = [[float(entry.get(f"{of}_duration", 0)) for of in ("mean", "max")] for entry in entries]
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"not a bucket configuration ({error!r})"
         raise MillraceError(problem, str(config), "Run snakemake asr_data") from None
-    return [Bucket(*entry, runs) for entry in facts]
+    return [Bucket(*entry, *seconds, runs) for entry, seconds in zip(facts, more, strict=True)]

@@ -148,15 +148,13 @@ def _loss_against_baseline(throughput: Throughput) -> _Finding:
     if not throughput.baseline:
         return _Finding("no run of the baseline", status=UNKNOWN)
     bench, baseline = throughput.bench[0], throughput.baseline[0]
-    if bench.done_steps != baseline.done_steps:
-        words = f"{bench.name} has {bench.done_steps} steps, {baseline.name} {baseline.done_steps}"
-        return _Finding(words, status=UNKNOWN)
-    kind, ours, theirs = "held-out", bench.held_out_loss(), baseline.held_out_loss()
-    if ours is None or theirs is None:
-        kind, ours, theirs = "training", bench.training_losses()[1], baseline.training_losses()[1]
+    # A step of the baseline has fewer samples: after as many steps it would have learned from less.
+    samples = min(run.samples for run in (bench, baseline))
+    (ours, our_steps), (theirs, their_steps) = (run.loss_after(samples) for run in (bench, baseline))
     if ours is None or theirs is None:
         return _Finding("no losses", status=UNKNOWN)
-    words = f"{kind} loss {ours:.3f} against {theirs:.3f} after {bench.done_steps} steps"
+    words = f"training loss {ours:.3f} against {theirs:.3f} after {samples:,.0f} samples "
+    words += f"({our_steps} and {their_steps} steps)"
     # A negative loss has no share to be above by.
     return _Finding(words, ours, theirs + _COMPARABLE * abs(theirs))
 
@@ -167,7 +165,7 @@ _WAITING = _share("waiting", "no times")
 _SAME = "times the baseline's samples/s, same machine"
 _CLEAN = f"{STEPS} steps without running out of memory, a hang or a stop"
 _RANDOM = "each within three standard deviations of random batches"
-_CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many steps"
+_CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many samples"
 # Group, name, bar, the statistic held against it, and how: with a number, or with the statistic's limit.
 _CRITERIA = (
     ("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
@@ -225,6 +223,7 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
         "padding_units": UNIT_NAMES,
         "time_shares": {role: throughput.shares(role) for role in roles},
         "headroom": throughput.headroom(),
+        "reference": throughput.reference or None,
         "buckets": [_bucket(bucket) for bucket in throughput.buckets],
         "criteria": [asdict(criterion) for criterion in judged],
         "profile": next((run.profile for run in throughput.profile if run.profile), None),

@@ -6,9 +6,9 @@ import math
 
 from millrace.asr.throughput.comparison import UNIT_NAMES, Throughput
 from millrace.asr.throughput.criteria import rate
-from millrace.asr.throughput.run import PHASES, UNITS
 from millrace.common.report import figures
 from millrace.common.report.figures import INK, PALETTE, REST, Panel, human_share
+from millrace.common.throughput.run import PHASES, UNITS
 
 MAX_BUCKETS = 40
 ROLE_COLOURS = {"baseline": REST, "bench": PALETTE[0], "ideal": PALETTE[4]}
@@ -29,7 +29,10 @@ def comparison(throughput: Throughput) -> str:
     """Rates, padding and use of the machine, one bar for each kind of loader; hairlines are ranges."""
     ratio = throughput.ratio("samples")
     title = "Training throughput: baseline against Millrace" if throughput.baseline else "Training throughput"
-    subtitle = f"{ratio:.2f} times the samples/s" if ratio else "no run of the baseline to compare with"
+    subtitle = "no run of the baseline to compare with"
+    if ratio:
+        ours, theirs = (rate(throughput.figure(role, "samples").value) for role in ("bench", "baseline"))
+        subtitle = f"{ratio:.2f} times the samples/s ({ours} against {theirs})"
     subtitle += f", on {throughput.device if throughput.on_gpu else 'the CPU'}; hairlines are ranges"
     use = "gpu" if any(throughput.figure(role, "gpu") for role in ROLE_COLOURS) else "cpu"
     padding = [(f": {UNIT_NAMES[unit]}", f"padding_{unit}") for unit in UNITS]

@@ -25,11 +25,12 @@ import soundfile
 import torch
 from pyarrow import dataset
 
-from millrace.asr.loading.batch_loader import BadSamples, BatchLoader
-from millrace.asr.loading.collate import BadSample, Batch
+from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
+from millrace.common.loading.bad_samples import BadSample, BadSamples
+from millrace.common.loading.loader import BatchLoader
 from millrace.common.training import seeding
 
 _LOSSLESS = {"FLAC", "WAV", "WAVEX", "AIFF"}
@@ -91,7 +92,7 @@ class BaselineLoader:
         max_bad_fraction: float = 0.01,
     ) -> None:
         self.table, self.plan, self.rank, self.start_step = table, plan, rank, start_step
-        self.bad = BadSamples(max_bad_fraction, table)
+        self.bad = BadSamples(max_bad_fraction, len(table), table.place)
         self.spent: Counter[str] = Counter(read=0.0, decode=0.0)
         self._tars = TarfileReader(max_open_tars)
 

@@ -10,10 +10,10 @@ from typing import Any
 from millrace.asr.throughput.comparison import MEASURES, ROLES, Measure, Statistic, Throughput
 from millrace.asr.throughput.criteria import PASS, UNKNOWN, Criterion, percent, rate
 from millrace.asr.throughput.figures import PHASE_STYLES
-from millrace.asr.throughput.run import PHASES
 from millrace.common.report import page
 from millrace.common.report.figures import human_bytes, human_count, human_share
 from millrace.common.report.page import Cell, Code, Number, Table
+from millrace.common.throughput.run import PHASES
 
 NOTHING = "–"
 _TO = "\u2060–\u2060"  # no line ends within a range
@@ -26,6 +26,10 @@ _ROLES = {"bench": "benchmark", "ideal": "ideal loader"}
 def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, str]) -> str:
     """The page; `svgs` are the figures comparison, phases and buckets."""
     workers = Statistic.of([run.use("workers_cpu") for run in throughput.bench])
+    audio = [throughput.figure(role, "audio_seconds") for role in ("ideal", "bench")]
+    bench = throughput.bench[0]
+    worker_seconds = [bench.worker_seconds(name) for name in ("read", "decode")]
+    gpus = [(rank, use.get("gpu")) for rank, use in bench.use_by_rank.items()]
     profile = next((run for run in throughput.profile if run.profile), None)
     return page.render(
         Path(__file__).with_name("throughput.html.j2"),
@@ -37,15 +41,25 @@ def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, s
         phases=_phases(throughput),
         workers=percent(workers.value) if workers and workers.value > 0 else "",
         buckets=_buckets(throughput),
+        data=_data(throughput),
         profile=profile,
         profile_tables=_profile(profile.profile) if profile else [],
         runs=_runs(throughput),
+        worker_ms=None if None in worker_seconds else [rate(1000 * spent) for spent in worker_seconds],
+        use_by_rank=", ".join(f"{rank} {human_share(use)}" for rank, use in gpus if use is not None),
+        slowest=bench.slowest_rank,
+        fixed_batch=next((run.facts.get("fixed_batch_size") for run in throughput.baseline), None),
+        ideal_rates=" against ".join(rate(figure.value) for figure in audio if figure),
     )
 
 
 def _tiles(throughput: Throughput, judged: list[Criterion]) -> list[tuple[str, Number]]:
     ratio = throughput.ratio("samples")
-    tiles = [] if ratio is None else [("Faster than the baseline", Number(ratio, f"{ratio:.2f} ×"))]
+    tiles = []
+    if ratio is not None:
+        ours, theirs = (throughput.figure(role, "samples").value for role in ("bench", "baseline"))
+        name = f"Faster than the baseline: {rate(ours)} against {rate(theirs)} samples/s"
+        tiles.append((name, Number(ratio, f"{ratio:.2f} ×")))
     use = "gpu" if throughput.figure("bench", "gpu") else "cpu"
     for key in ("samples", "audio_seconds", "padding_audio_seconds", "waiting", use):
         if figure := throughput.figure("bench", key):
@@ -74,10 +88,19 @@ def _comparison(throughput: Throughput) -> Table:
         extra = [] if role == "ideal" else ["range"]
         extra += ["against the baseline"] if role == "bench" and throughput.baseline else []
         columns += [name, *extra]
-        steady += [_stability(getattr(throughput, role)), *[""] * len(extra)]
+        runs = getattr(throughput, role)
+        stability = f"{max(run.done_steps for run in runs)} steps, clean"
+        if broken := next((run for run in runs if not run.finished), None):
+            stability = f"{broken.done_steps} steps, then: {broken.failed or 'not finished'}"
+        steady += [stability, *[""] * len(extra)]
         for measure, row in zip(MEASURES.values(), rows, strict=True):
             cells = _figure_cells(throughput.figure(role, measure.key), measure)
             row += [*cells, _change(throughput, measure)][: 1 + len(extra)]
+    if throughput.reference:
+        columns.append(str(throughput.reference["name"]))
+        steady.append("")
+        for measure, row in zip(MEASURES.values(), rows, strict=True):
+            row.append(_number(throughput.referred(measure.key), _SHOWN[measure.kind]))
     return Table("Baseline against Millrace", columns, [*rows, steady])
 
 
@@ -111,12 +134,6 @@ def _change(throughput: Throughput, measure: Measure) -> Cell:
     return _number(throughput.ratio(measure.key), lambda ratio: f"{ratio:.2f} ×")
 
 
-def _stability(runs: list[Any]) -> str:
-    if broken := [run for run in runs if not run.finished]:
-        return f"{broken[0].done_steps} steps, then: {broken[0].failed or 'not finished'}"
-    return f"{max(run.done_steps for run in runs)} steps, clean"
-
-
 def _phases(throughput: Throughput) -> Table:
     shares = {name: throughput.shares(role) for role, name in throughput.role_names}
     rows = []
@@ -144,6 +161,15 @@ def _buckets(throughput: Throughput) -> Table:
     columns = ["Bucket", "Steps", "Step (ms)", "range", "Batch (samples)", "range", "Audio-s/s", "Padding"]
     columns += ["Peak memory", "Share of audio", "Share of hours"]
     return Table("Our steps by bucket", columns, rows)
+
+
+def _data(throughput: Throughput) -> Table:
+    rows: list[list[Cell]] = []
+    for bucket in throughput.buckets:
+        cells = [_number(bucket.rows, human_count), _number(bucket.hours, rate)]
+        seconds = [_number(of or None, rate) for of in (bucket.mean_duration, bucket.max_duration)]
+        rows.append([Code(bucket.name), *cells, *seconds])
+    return Table("The data by bucket", ["Bucket", "Samples", "Hours", "Mean (s)", "Longest (s)"], rows)
 
 
 def _profile(facts: dict[str, Any]) -> list[Table]:

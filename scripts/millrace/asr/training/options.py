@@ -11,7 +11,8 @@ from millrace.common import cli, settings
 from millrace.common.settings import setting
 
 # `baseline` is what fine-tuning scripts do, `ideal` repeats batches from memory: both only to compare with.
-LOADERS = ("bucketed", "baseline", "ideal")
+# `every-bucket` is `bucketed` with a step of every bucket first, for a short check.
+LOADERS = ("bucketed", "baseline", "ideal", "every-bucket")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class TrainOptions:
     max_bad_fraction: float = setting(0.01, "share of unusable samples allowed", at_least=0, at_most=1)
     eval_samples: int = setting(1000, "rows of dev and test that are evaluated, at most", at_least=1)
     seed: int = 42
+    eval_file: str = ""  # the rows of dev, if they are not those of `bucket_dir`
     loader: str = setting("bucketed", "others only to compare with", among=LOADERS, in_config=False)
 
     def __post_init__(self) -> None:

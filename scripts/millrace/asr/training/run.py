@@ -7,14 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.evaluation import hypotheses, rates
+from millrace.asr.models import choice
+from millrace.asr.models.base import AsrModel
 from millrace.asr.planning import budgets
-from millrace.asr.throughput.profile import StepProfiler
-from millrace.asr.throughput.recorder import StepRecorder
+from millrace.asr.throughput.measure import BucketMeasure
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
-from millrace.common.training import loop, run_folder
+from millrace.common import jsonl
+from millrace.common.cli import log
+from millrace.common.throughput.profile import StepProfiler
+from millrace.common.throughput.recorder import StepRecorder
+from millrace.common.training import devices, loop, run_folder
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 
@@ -22,7 +27,7 @@ from millrace.common.training.settings import LoopSettings
 _FREE = {
     *("epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps", "eval_at_start"),
     *("eval_samples", "log_ids", "tensorboard", "device", "timeout_seconds", "num_workers", "bucket_dir"),
-    *("prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration"),
+    *("prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration", "eval_file"),
 }
 
 
@@ -34,8 +39,9 @@ def run(
     With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader `bucketed`
     saves its model, and rank 0 tests it alone, when the other ranks have left and freed their devices.
     """
-    ranks, task = Ranks.from_environment(), AsrTask(options)
+    ranks, task, settings = Ranks.from_environment(), AsrTask(options), devices.resolved(settings)
     if options.calibration:
+        settings = budgets.with_grad_acc(settings, options.bucket_dir, options.calibration)
         of_model = (options.model, options.model_options)
         budgets.check_calibration(options.calibration, *of_model, settings, ranks.world_size)
     for split in ("dev", "test"):
@@ -45,7 +51,10 @@ def run(
             stack.enter_context(run_folder.held(folder))
             chosen = {**asdict(options), **asdict(settings), **task.state_dict()}
             run_folder.claim(folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE})
-        measure = _measure(options, settings, folder, ranks, profile_steps)
+            task.describe_buckets()
+            if note := choice.learning_rate_note(options.model, settings.lr):
+                log.warning("%s", note)
+        measure = _measure(task, settings, folder, ranks, profile_steps)
         task.watch = measure.watch
         stack.enter_context(contextlib.closing(task))
         stack.enter_context(measure)
@@ -54,22 +63,39 @@ def run(
             return {}
         summary = {**result.summary(), "model": options.model, "parameters": result.model.parameter_count}
         summary |= {"loader": options.loader, "ranks": ranks.world_size}
-        if options.loader == "bucketed" and not profile_steps:
+        if options.loader in ("bucketed", "every-bucket") and not profile_steps:
             result.model.save_pretrained(folder / "model")
             summary["test"] = task.test(result.model, settings.precision)
+            summary["error_rates"] = _error_rates(task, result.model, settings.precision, folder)
     return summary
 
 
+def _error_rates(task: AsrTask, model: AsrModel, precision: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """The rates of dev and test for metrics.json; also logs them, and writes hypotheses.jsonl."""
+    edges, by_split, lines = BucketConfig.read(task.options.bucket_dir).edges, {}, []
+    for split in ("dev", "test"):
+        if (table := task.held_out(split)) is None:
+            continue
+        if split not in task.transcribed:  # this run was resumed behind its last evaluation
+            task.test(model, precision, split)
+        of_split = hypotheses.of_split(split, Path(table.files[0][0]), task.transcribed[split])
+        by_split[split] = rates.of_split(of_split, edges)
+        lines += of_split
+        for line in rates.lines_of(split, by_split[split]):
+            log.info("%s", line)
+    jsonl.write_lines(folder / hypotheses.FILE, lines)
+    return by_split
+
+
 def _measure(
-    options: TrainOptions, settings: LoopSettings, folder: Path, ranks: Ranks, profile_steps: int
+    task: AsrTask, settings: LoopSettings, folder: Path, ranks: Ranks, profile_steps: int
 ) -> StepRecorder | StepProfiler:
-    device = settings.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    options, device = task.options, devices.kind_of(settings.device)
     if profile_steps:
         return StepProfiler(folder, profile_steps, device, rank=ranks.rank)
     of_options = ("loader", "model", "model_options", "batch_seconds", "num_workers")
     of_settings = ("precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
     facts = {name: getattr(options, name) for name in of_options}
     facts |= {name: getattr(settings, name) for name in of_settings}
-    return StepRecorder(folder, options.bucket_dir, device, facts, ranks)
+    facts |= {"fixed_batch_size": task.fixed_batch_size()} if options.loader == "baseline" else {}
+    return StepRecorder(folder, device, facts, ranks, BucketMeasure(options.bucket_dir))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -11,27 +12,32 @@ from typing import Any
 import numpy as np
 import torch
 
+from millrace.asr.buckets import eval_file
 from millrace.asr.buckets.config import BucketConfig
-from millrace.asr.loading.batch_loader import BatchLoader
+from millrace.asr.evaluation.hypotheses import Transcribed
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.models import registry as models
-from millrace.asr.models.base import AsrModel, Prepared
+from millrace.asr.models.base import AsrModel, Prepared, PrepareInWorker
 from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
 from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan, IdealLoader
 from millrace.asr.training.options import TrainOptions
+from millrace.common import settings
 from millrace.common.cli import log
 from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError, counted
+from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.task_loader import TaskLoader
 from millrace.common.machine import memory as memory_meter
 from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import Spans
 
 _VOCABULARY_ROWS = 200_000  # transcripts that a vocabulary is made of, at most: evenly spaced rows
+_EVALUATION_WORKERS = 4  # beside those of training, which wait meanwhile
 _MAX_LOGGED = 20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
 
 
@@ -52,6 +58,8 @@ class AsrTask:
         self._tables: dict[str, RowTable | None] = {}
         self._exchange: Exchange | None = None
         self._logged: set[int] = set()
+        # What the last evaluation of each split has written, on every rank.
+        self.transcribed: dict[str, list[Transcribed]] = {}
 
     def build_model(self) -> AsrModel:
         """The model, its vocabulary from the training transcripts if it needs one."""
@@ -78,6 +86,7 @@ class AsrTask:
             else:
                 window = self.options.window
                 plan = planner.resume(self.durations, self.budgets, seed, epoch, spans, world_size, window)
+                plan = planner.every_bucket_first(plan) if self.options.loader == "every-bucket" else plan
                 stats = plan.stats()
                 shares = (100 * stats["padding"], 100 * stats["useful_work"])
                 line = "epoch %d: %d steps on %s, padding %.2f %%, useful work %.1f %%"
@@ -85,9 +94,19 @@ class AsrTask:
             self._plans = {key: plan}
         return self._plans[key]
 
+    def describe_buckets(self) -> None:
+        """Log samples, hours, mean and longest of every bucket that holds any."""
+        for name, seconds in zip(BucketConfig.read(self.options.bucket_dir).ids, self.durations, strict=True):
+            if len(seconds):
+                facts = (counted(len(seconds), "sample"), seconds.sum() / 3600, seconds.mean(), seconds.max())
+                log.info("bucket %s: %s, %.2f h, mean %.2f s, longest %.2f s", name, *facts)
+
     def fixed_batch_size(self) -> int:
-        """The batch size of a pipeline without buckets: what the longest clips of every bucket allow."""
-        return min((rows for rows, _ in self._largest_batches()), default=1)
+        """The batch size of a pipeline without buckets: how many of the longest clip fit its bucket's budget.
+
+        More would not fit the memory that the buckets were given, as any batch may get the longest clips.
+        """
+        return max(self._largest_batches(), key=lambda batch: batch[1], default=(1, 0.0))[0]
 
     def mixed_budget(self) -> BatchBudget:
         """One budget for clips of all lengths: the least that any bucket's longest clips were given."""
@@ -109,8 +128,22 @@ class AsrTask:
         if self._loader is None and options.loader == "baseline":
             arguments = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
             self._loader = BaselineLoader(self.table, plan, rank, **arguments)
+        loader = self.batch_loader(rank)
+        loader.plan, loader.start_step = plan, start_step
+        if options.loader != "ideal":
+            return self.watch(loader)
+        if self._ideal is None:  # one for all epochs: it fills its memory once
+            self._ideal = IdealLoader(loader)
+        return self.watch(self._ideal)
+
+    def batch_loader(self, rank: int) -> BatchLoader | BaselineLoader:
+        """What reads the batches of all plans on this rank."""
+        options = self.options
         if self._loader is None:
-            dataset = BucketedDataset(self.table, plan, rank, max_open_tars=options.max_open_tars)
+            # Tokenising and layout happen where the batch is decoded.
+            transform = PrepareInWorker(self._model.preparer) if self._model else None
+            reading = {"max_open_tars": options.max_open_tars, "transform": transform}
+            dataset = BucketedDataset(self.table, rank=rank, **reading)
             self._loader = BatchLoader(
                 dataset,
                 options.num_workers,
@@ -121,12 +154,7 @@ class AsrTask:
             if options.calibration and not torch.cuda.is_available():
                 # Sizes found within a limit of host memory hold only if freed memory goes back.
                 memory_meter.return_freed_memory()
-        self._loader.plan, self._loader.start_step = plan, start_step
-        if options.loader != "ideal":
-            return self.watch(self._loader)
-        if self._ideal is None:  # one for all epochs: it fills its memory once
-            self._ideal = IdealLoader(self._loader)
-        return self.watch(self._ideal)
+        return self._loader
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -152,29 +180,35 @@ class AsrTask:
         loss, count = model(batch)
         return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
 
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        """By which the best checkpoint is chosen: the character error rate of dev."""
+        return metrics.get("cer")
+
     def evaluate(self, model: AsrModel, fabric: Any) -> dict[str, float]:
         """Loss, CER and WER of the first `eval_samples` rows of dev, in a fixed order, by all ranks."""
         if self._exchange is None:
             self._exchange = Exchange(fabric.world_size)
         return self.evaluate_split(model, fabric.device, "dev", self._exchange, fabric.global_rank)
 
-    def test(self, model: AsrModel, precision: str) -> dict[str, float]:
+    def test(self, model: AsrModel, precision: str, split: str = "test") -> dict[str, float]:
         """`evaluate` on the test split, after training, on this rank alone: the others may have left.
         `precision` is the run's, so that the figures compare with those of dev."""
         model.eval()
         device = next(model.parameters()).device
         with torch.no_grad(), devices.autocast(device.type, precision):
-            figures = self.evaluate_split(model, device, "test", Exchange(1), 0)
+            figures = self.evaluate_split(model, device, split, Exchange(1), 0)
         if figures:
-            log.info("test: %s", ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+            log.info("%s: %s", split, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
         return figures
 
     def held_out(self, split: str) -> RowTable | None:
         """The rows of dev or test; None if the buckets have no such split, or no rows in it. Raises
         MillraceError if they cannot be read: call it before training, not after."""
         if split not in self._tables:
-            folder = self.options.bucket_dir
-            table = RowTable.open(folder, split=split) if split in BucketConfig.read(folder).splits else None
+            folder, place = self.options.bucket_dir, split
+            if split == "dev" and self.options.eval_file:
+                folder, place = eval_file.find(self.options.eval_file, folder)
+            table = RowTable.open(folder, split=place) if place in BucketConfig.read(folder).splits else None
             self._tables[split] = table if table is not None and len(table) else None
         return self._tables[split]
 
@@ -187,20 +221,30 @@ class AsrTask:
             return {}
         durations = np.concatenate(table.durations())[: self.options.eval_samples]
         plan = planner.plan_epoch([durations], self.mixed_budget(), self.options.seed, 0, exchange.world_size)
-        dataset = BucketedDataset(table, plan, rank, max_open_tars=self.options.max_open_tars)
-        sums, errors = np.zeros(3), ErrorCounts()  # loss, units, samples
+        transform = PrepareInWorker(model.preparer, training=False)
+        reading = {"max_open_tars": self.options.max_open_tars, "transform": transform}
+        dataset = BucketedDataset(table, plan, rank, **reading)
+        sums, written = np.zeros(3), []  # loss, units, samples
         # Unusable samples are logged and counted; a long training must not fail for them.
-        for batch in BatchLoader(dataset, max_bad_fraction=1.0):
-            if batch.filler:
-                continue
-            prepared = model.prepare(batch).to(device)
-            total, units = model(prepared)
-            sums += (float(total), units, len(batch))
-            references = [model.reference(text) for text in batch.transcripts]
-            errors += count_errors(references, model.transcribe(prepared))
-        parts = exchange.gathered((sums.tolist(), errors))
+        workers = min(self.options.num_workers, _EVALUATION_WORKERS, len(plan))
+        loader = BatchLoader(dataset, workers, max_bad_fraction=1.0)
+        with contextlib.closing(loader):
+            for batch in loader:
+                if batch.filler:
+                    continue
+                prepared = model.prepare(batch).to(device)
+                total, units = model(prepared)
+                sums += (float(total), units, len(batch))
+                references = [model.reference(text) for text in batch.transcripts]
+                arrays = (array.tolist() for array in (batch.rows, batch.sample_ids, batch.duration_s))
+                columns = (*arrays, batch.languages, references, model.transcribe(prepared))
+                for row, sample, seconds, language, *pair in zip(*columns, strict=True):
+                    edits = count_errors(pair[:1], pair[1:])
+                    written.append(Transcribed(row, sample, language, seconds, *pair, edits))
+        parts = exchange.gathered((sums.tolist(), written))
         loss, units, samples = np.sum([part for part, _ in parts], axis=0).tolist()
-        errors = sum((part for _, part in parts), ErrorCounts())
+        self.transcribed[split] = [sample for _, part in parts for sample in part]
+        errors = sum((sample.errors for sample in self.transcribed[split]), ErrorCounts())
         figures = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer} if units else {}
         figures |= {"samples": int(samples)}
         if samples < len(durations):
@@ -213,8 +257,13 @@ class AsrTask:
             self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """A digest of what the plan and the vocabulary are made of."""
-        return {"plan": self._digest}
+        """Digests of what the plan and the vocabulary are made of, and of the latter's transcripts alone."""
+        return {"plan": self._digest, "texts": self.texts_digest}
+
+    @cached_property
+    def texts_digest(self) -> str:
+        """A digest of the transcripts that a vocabulary is made of."""
+        return _digest_of_texts(hashlib.sha256(), self._texts())
 
     @cached_property
     def _digest(self) -> str:
@@ -223,15 +272,27 @@ class AsrTask:
         for durations in self.durations:
             digest.update(durations.tobytes())
         # The same number of other characters would fit the same weights, and mean something else.
-        for text in self._texts():
-            raw = text.encode()
-            digest.update(len(raw).to_bytes(8, "little") + raw)
-        return digest.hexdigest()
+        return _digest_of_texts(digest, self._texts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError if plan or vocabulary would now be others."""
-        if state != self.state_dict():
+        if state["plan"] != self._digest:
             differing = "buckets, transcripts, budgets, window, loader or seed"
             problem = f"the checkpoint was trained on other {differing} than these"
             remedy = "Go on with those, or train in another --output-dir"
             raise MillraceError(problem, str(Path(self.options.bucket_dir)), remedy)
+
+
+def audited(bucket_dir: str, **given: Any) -> TaskLoader:
+    """What the audit looks at: the batches of a run with these flags. The model has no weights."""
+    task = AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given}))
+    with torch.device("meta"):
+        task.build_model()
+    return TaskLoader(task)
+
+
+def _digest_of_texts(digest: Any, texts: Iterable[str]) -> str:
+    for text in texts:
+        raw = text.encode()
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()

@@ -2,6 +2,7 @@
 
     checkpoints/step-00000500/state.pt, checkpoint.json     a folder each, renamed into place when complete
     checkpoints/last                                         the newest one's name, written after it
+    checkpoints/best/                                        the files of the best one, whatever its age
 
 checkpoint.json holds the digest of state.pt: if a byte has changed, the checkpoint before is used.
 """
@@ -95,6 +96,20 @@ class Checkpoints:
         atomic.write_text(self.folder / "last", f"{final.name}\n")
         self._prune(step)
 
+    def named(self, name: str) -> WholeCheckpoint:
+        """The checkpoint `best`, `last` (the newest that is whole), or of a name such as step-00000500.
+
+        Raises MillraceError if it is not there, or damaged.
+        """
+        names = ["last", *(path.name for _, path in self._steps())]
+        names += ["best"] if (self.folder / "best").is_dir() else []
+        if name == "last" and (newest := self.newest()):
+            return newest
+        if name not in names[1:]:
+            remedy = f"There are: {', '.join(names)}" if names[1:] else "Is this the folder of a run?"
+            raise MillraceError(f"there is no checkpoint {name}", str(self.folder), remedy)
+        return self.at(self.folder / name)
+
     def newest(self) -> WholeCheckpoint | None:
         """The newest checkpoint that is whole; None where there is none at all.
 
@@ -116,6 +131,25 @@ class Checkpoints:
             remedy = "Restore one from a backup, or remove the folder to train from the beginning"
             raise MillraceError(f"all {len(damaged)} checkpoints are damaged", str(self.folder), remedy)
         return None
+
+    def mark_best(self, step: int) -> None:
+        """Make the checkpoint of `step` the best one: `best/`, which is never pruned and shares its bytes."""
+        name, best = f"step-{step:08d}", self.folder / "best"
+        partial = self.folder / f".{name}.{os.getpid()}.best.partial"
+        self._sweep()
+        shutil.copytree(self.folder / name, partial, copy_function=_link)
+        if best.exists():
+            os.replace(best, self.folder / f".{name}.{os.getpid()}.removed.partial")
+        os.replace(partial, best)
+        self._sweep()
+
+    def at(self, folder: str | os.PathLike) -> WholeCheckpoint:
+        """The checkpoint in `folder`; MillraceError if it is damaged or there is none."""
+        try:
+            header = self._checked(Path(folder))
+        except ValueError as problem:
+            raise MillraceError(f"no whole checkpoint ({problem})", str(folder)) from None
+        return WholeCheckpoint(Path(folder), header["step"], header)
 
     def load(self, checkpoint: WholeCheckpoint, mapped: bool = False) -> dict[str, Any]:
         """The state of a checkpoint on the host; `mapped`: memory-mapped, so that ranks share its pages."""
@@ -173,6 +207,13 @@ class Checkpoints:
         for entry in os.scandir(self.folder):
             if entry.name.startswith(".step-") and entry.name.endswith(".partial"):
                 _discard(Path(entry.path))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target)
 
 
 def _discard(path: Path) -> None:

@@ -9,19 +9,44 @@ import re
 import signal
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
-from lightning_fabric.strategies import DDPStrategy
 
+from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.training.ranks import Ranks, end_with_launcher
 from millrace.common.training.settings import LoopSettings
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 # In errors of a collective whose other ranks are gone or silent.
 _LOST = ("gloo", "NCCL", "Connection closed", "Connection reset", "Timed out waiting")
 _SOURCE = r"\[\S+\.cc:\d+\] "  # where in gloo's code
+
+
+def kind_of(device: str) -> str:
+    """cpu or cuda; auto is a GPU where there is one."""
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def auto_precision(device: str) -> str:
+    """What the precision `auto` stands for on a device: bf16-mixed if it computes in it, else 32-true."""
+    has_bf16 = kind_of(device) == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if has_bf16 else "32-true"
+
+
+def resolved(settings: LoopSettings) -> LoopSettings:
+    """`settings` with the precision that `auto` stands for; rank 0 logs it."""
+    if settings.precision != "auto":
+        return settings
+    settings, device = replace(settings, precision=auto_precision(settings.device)), kind_of(settings.device)
+    if Ranks.from_environment().is_main:
+        name = torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else device
+        log.info("precision %s (auto, on %s)", settings.precision, name)
+    return settings
 
 
 def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
@@ -31,8 +56,13 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
 
     Raises MillraceError where there are fewer GPUs than ranks.
     """
+    # Takes seconds, and only training needs it: its loaders are also read without.
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
+    from lightning_fabric.strategies import DDPStrategy
+
     end_with_launcher(signal.SIGKILL)
-    device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    settings, device = resolved(settings), kind_of(settings.device)
     if device == "cuda" and torch.cuda.device_count() < ranks.local_world_size:
         gpus = counted(torch.cuda.device_count(), "GPU")
         problem = f"{counted(ranks.local_world_size, 'rank')} on this node, but {gpus}"

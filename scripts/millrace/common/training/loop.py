@@ -19,7 +19,7 @@ from millrace.common.training import devices, run_log, seeding
 from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
 from millrace.common.training.meters import MARK, Window
 from millrace.common.training.position import Position
-from millrace.common.training.ranks import Exchange, Ranks, Requeue, StopSignals, requeue_slurm_job
+from millrace.common.training.ranks import Exchange, Ranks, StopSignals
 from millrace.common.training.run_log import Result, known
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import LoopSettings
@@ -39,7 +39,7 @@ def train(task: Task, settings: LoopSettings, folder: str | Path, on_step: Hook 
     if not ranks.is_main:
         log.setLevel(logging.WARNING)  # what every rank would say alike, rank 0 says
     with StopSignals() as stop, devices.peers(ranks, str(folder)):
-        return _Loop(task, settings, Path(folder), ranks, stop, on_step).run()
+        return _Loop(task, devices.resolved(settings), Path(folder), ranks, stop, on_step).run()
 
 
 class _Loop:
@@ -48,14 +48,19 @@ class _Loop:
     ) -> None:
         self.task, self.settings, self.folder, self.ranks, self.stop = task, settings, folder, ranks, stop
         self.on_step = on_step
+        if hasattr(task, "stop"):
+            task.stop = stop
+        self.every_epoch, self.describe = getattr(task, "every_epoch", False), getattr(task, "describe", None)
         folder.mkdir(parents=True, exist_ok=True)
         self.fabric = devices.launch(ranks, settings)
         self.device = self.fabric.device
         self.exchange = Exchange(ranks.world_size, settings.timeout_seconds)
         self.updates = Updates(task, settings, self.fabric)
-        self.position, self.schedule = Position(world_size=ranks.world_size), None
+        first = getattr(task, "first_epoch", 0)
+        self.position, self.schedule = Position(epoch=first, world_size=ranks.world_size), None
         self.window = Window(self.device)
         self.stopping, self.time_is_up, self.saved_step = False, False, None
+        self.ended_early = ""  # why, if the task has ended the run
         self.peak = 0  # bytes; watched step by step, as those who measure steps reset torch's own
         self.loss: float | None = None
         self.evaluations: dict[int, dict[str, float]] = {}
@@ -63,6 +68,8 @@ class _Loop:
 
     @property
     def finished(self) -> bool:
+        if self.ended_early:
+            return True
         if self.settings.max_steps:
             return self.position.optimizer_step >= self.settings.max_steps
         return self.position.epoch >= self.settings.epochs
@@ -155,7 +162,10 @@ class _Loop:
         self.stopping, self.time_is_up = (count > 0 for count in asked)
         if total > 0:
             with record_function(f"{MARK}optimiser"):
-                self.updates.apply(total, count, step, self.schedule.factor(at.optimizer_step))
+                factor = self.schedule.factor(at.optimizer_step)
+                if hasattr(self.task, "rate_factor"):
+                    factor *= self.task.rate_factor(at.epoch)
+                self.updates.apply(total, count, step, factor)
         else:
             log.warning("step %d: no rank has a usable sample; the weights stay", step)
         clock.lap("optimiser")
@@ -187,16 +197,19 @@ class _Loop:
         self.log.step(step, self.schedule.total_steps)
         if self.device.type == "cuda":
             self.peak = max(self.peak, torch.cuda.max_memory_allocated())
-        if step % settings.log_steps == 0 or self.finished:
+        ended = self.every_epoch and self.position.step == 0
+        # With every epoch's end, lines come at the same steps of each.
+        number = self.position.step if self.every_epoch else step
+        if number % settings.log_steps == 0 or self.finished:
             self._write_line()
         if self.on_step is not None:
             self.on_step(step)
-        if self.stopping or self.finished or (settings.save_steps and step % settings.save_steps == 0):
+        periodic = settings.save_steps and step % settings.save_steps == 0
+        if self.stopping or self.finished or periodic or ended:
             self._save()
         if self.stopping:
-            if self.ranks.is_main and self.time_is_up:
-                requeue_slurm_job()
-            raise Requeue
+            self.stop.time_is_up = self.time_is_up  # on any rank
+            self.stop.leave(self.ranks.is_main)
         self._evaluate_if_due()
 
     def _write_line(self) -> None:
@@ -211,12 +224,13 @@ class _Loop:
         if self.device.type == "cuda":
             line["peak_memory_bytes"] = max(self.exchange.gathered(self.peak))
             self.peak = 0
-        self.log.line("train", at.optimizer_step, line)
+        self.log.line("train", at.optimizer_step, line, self.describe)
 
     def _evaluate_if_due(self) -> None:
         step, settings = self.position.optimizer_step, self.settings
         periodic = step > 0 and settings.eval_steps and step % settings.eval_steps == 0
-        due = self.finished or periodic or (step == 0 and settings.eval_at_start)
+        ended = self.every_epoch and step > 0 and self.position.step == 0 and not self.position.spans
+        due = self.finished or periodic or ended or (step == 0 and settings.eval_at_start)
         if not due or step in self.evaluations:
             return
         model = self.updates.model
@@ -224,10 +238,28 @@ class _Loop:
         with seeding.preserved(), torch.no_grad(), self.fabric.autocast():
             metrics = self.exchange.from_main(self.task.evaluate(model, self.fabric))
         model.train()
+        earlier = [self._score(each) for at, each in self.evaluations.items() if at]
+        if step and self._score(metrics) < min(earlier, default=math.inf):
+            self._save()
+            # Before the line is written: a run that is killed in between evaluates again.
+            if self.ranks.is_main:
+                self.checkpoints.mark_best(step)
         self.evaluations[step] = metrics
-        self.log.line("eval", step, {"metrics": metrics})
+        self.log.line("eval", step, {"metrics": metrics}, self.describe)
         self.log.sync()
+        self._observe(metrics)
         self.window.clock.lap("evaluate")
+
+    def _score(self, metrics: dict[str, float]) -> float:
+        """The task's score of an evaluation; infinite if it has none, so that nothing is better."""
+        score = self.task.score(metrics) if hasattr(self.task, "score") else None
+        return math.inf if score is None or math.isnan(score) else score
+
+    def _observe(self, metrics: dict[str, float]) -> None:
+        if hasattr(self.task, "observe"):
+            self.ended_early = self.task.observe(metrics)
+            if self.ended_early and self.ranks.is_main:
+                log.info("%s: the run ends here", self.ended_early)
 
     def _save(self) -> None:
         step = self.position.optimizer_step
@@ -235,6 +267,8 @@ class _Loop:
             return
         self.updates.check_finite(step)
         mine = {"rng": seeding.rng_state(), "window": self.window.state_dict()}
+        if hasattr(self.task, "rank_state"):
+            mine["task"] = self.task.rank_state()
         per_rank = self.exchange.gathered(mine)
         self.log.sync()
         if self.ranks.is_main:
@@ -294,6 +328,10 @@ class _Loop:
             mine = per_rank if rank == 0 else []
             seeding.seed_all(self.settings.seed, "rank", rank, self.ranks.world_size, at.optimizer_step)
         self.window.load([part["window"] for part in mine])
+        if hasattr(self.task, "rank_state"):
+            self.task.load_rank_states([part["task"] for part in mine])
+        for _, metrics in sorted(self.evaluations.items()):
+            self._observe(metrics)
         self.saved_step = checkpoint.step
         if self.ranks.is_main:
             log.info("resuming from %s (epoch %d, step %d)", checkpoint.folder, at.epoch, at.step)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.profiler import record_function
 
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import MicroBatch
@@ -93,31 +94,47 @@ def figures(per_rank: Sequence[Mapping[str, float]], laps: Mapping[str, float]) 
     }
 
 
+def part(name: str) -> record_function:
+    """A context that shows code inside of a forward pass to a profiler as a part of the model."""
+    return record_function(f"{MARK}forward: {name}")
+
+
 class Window:
-    """Sums of losses, weights and counts, and the clock. The loss stays on the device: nothing waits."""
+    """Sums of losses, weights and counts, and the clock. The loss and counts that are tensors stay
+    on the device: nothing waits."""
 
     def __init__(self, device: torch.device) -> None:
         self.clock, self.weight = Clock(device.type), 0.0
         self.counts: Counter[str] = Counter()
+        self._on_device: dict[str, torch.Tensor] = {}
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, loss: torch.Tensor, batch: MicroBatch) -> None:
         if batch.weight:
             self._loss += loss.detach().double() * batch.weight
         self.weight += batch.weight
-        counts = {"samples": len(batch.ids), **batch.counts}
-        self.counts.update({name: float(count) for name, count in counts.items()})
+        for name, count in {"samples": len(batch.ids), **batch.counts}.items():
+            if isinstance(count, torch.Tensor):
+                self._on_device[name] = self._on_device.get(name, 0.0) + count.detach().double()
+            else:
+                self.counts[name] += float(count)
 
     def close(self, exchange: Exchange) -> dict[str, Any]:
         """The figures of all ranks (`loss` is None where nothing had weight); begins the next window."""
-        parts = exchange.gathered((float(self._loss), self.weight, dict(self.counts)))
-        losses, weights, counts = zip(*parts, strict=True)
+        laps = self.clock.restart()
+        # Before a step's first collective a rank waits for nobody: this is its own time.
+        own = math.fsum(laps.get(name, 0.0) for name in ("data_wait", "copy", "forward"))
+        self.counts.update({name: float(count) for name, count in self._on_device.items()})
+        self._on_device = {}
+        parts = exchange.gathered((float(self._loss), self.weight, dict(self.counts), own))
+        losses, weights, counts, seconds = zip(*parts, strict=True)
         weight = math.fsum(weights)
         loss = math.fsum(losses) / weight if weight else None
         self._loss.zero_()
         self.weight = 0.0
         self.counts.clear()
-        return {"loss": loss, "weight": weight, **figures(counts, self.clock.restart())}
+        line = {"loss": loss, "weight": weight, **figures(counts, laps)}
+        return line | ({"own_seconds_by_rank": list(seconds)} if len(parts) > 1 else {})
 
     def state_dict(self) -> dict[str, float]:
         """The loss so far. Counts and times belong to the process: rates are not those of two runs mixed."""

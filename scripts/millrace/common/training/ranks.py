@@ -93,6 +93,24 @@ def end_with_launcher(signal_number: int) -> None:
             ctypes.CDLL(None).prctl(1, int(signal_number))  # PR_SET_PDEATHSIG
 
 
+def adopt_slurm_tasks() -> None:
+    """Make the tasks of one srun ranks, as torchrun would; does nothing outside of srun and under torchrun.
+
+    Tasks are those of `srun --ntasks-per-node=N`, the same number on each node.
+    """
+    names = ("STEP_NUM_TASKS", "STEP_NUM_NODES", "PROCID", "LOCALID", "JOB_ID", "STEP_ID")
+    texts = [os.environ.get(f"SLURM_{name}", "") for name in names]
+    if "RANK" in os.environ or not all(text.isdecimal() for text in texts) or texts[0] == "1":
+        return
+    tasks, nodes, rank, local, job, step = map(int, texts)
+    address = "127.0.0.1" if nodes == 1 else os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    values = {"RANK": rank, "WORLD_SIZE": tasks, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": tasks // nodes}
+    os.environ.update({name: str(value) for name, value in values.items()})
+    os.environ.setdefault("MASTER_ADDR", address)
+    # Below the ports that the system gives away; another job's is another.
+    os.environ.setdefault("MASTER_PORT", str(12000 + (job * 8 + step % 8) % 16000))
+
+
 class Exchange:
     """Small values between the ranks, host to host over gloo; every rank makes the same calls in order.
 
@@ -160,6 +178,12 @@ class StopSignals:
             log.warning("the launcher is dead: finishing the step, then saving")
             self._asked = True
         return self._asked
+
+    def leave(self, is_main: bool) -> None:
+        """Raise Requeue: all is saved. Near the time limit Slurm starts the job again."""
+        if is_main and self.time_is_up:
+            requeue_slurm_job()
+        raise Requeue
 
     def __enter__(self) -> StopSignals:
         self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}

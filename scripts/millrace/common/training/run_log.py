@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -68,8 +68,11 @@ class RunLog:
         if self._ids is not None:
             self._write(self._ids, {"step": step, "epoch": epoch, "ids": ids})
 
-    def line(self, event: str, step: int, figures: dict[str, Any]) -> None:
-        """Write one line of metrics.jsonl, its numbers to TensorBoard, and its gist to the log."""
+    def line(
+        self, event: str, step: int, figures: dict[str, Any], describe: Callable[..., str] | None = None
+    ) -> None:
+        """Write one line of metrics.jsonl, its numbers to TensorBoard, and its gist to the log: what
+        `describe` makes of event and figures, if it is given."""
         if self._metrics is None:
             return
         self._write(self._metrics, {"event": event, "step": step, **figures})
@@ -77,7 +80,9 @@ class RunLog:
             for name, value in _scalars(event, figures):
                 self._board.add_scalar(name, value, step)
             self._board.flush()
-        if event == "train":
+        if describe is not None and event in ("train", "eval"):
+            (self._bar.write if self._bar is not None else log.info)(describe(event, figures))
+        elif event == "train":
             gist = self._gist(figures)
             if self._bar is not None:
                 self._bar.set_postfix_str(", ".join(gist))
@@ -124,11 +129,12 @@ class RunLog:
 
 
 def _scalars(prefix: str, figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Names and numbers; names with a / of their own are left as they are."""
     for name, value in figures.items():
         if isinstance(value, dict):
             yield from _scalars(f"{prefix}/{name}", value)
         elif isinstance(value, int | float):
-            yield f"{prefix}/{name}", float(value)
+            yield name if "/" in name else f"{prefix}/{name}", float(value)
 
 
 @dataclass

@@ -90,6 +90,12 @@ def set_rng_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
+def one_interop_thread() -> None:
+    """One thread between operators: ranks and workers are the parallelism. At the start of a process."""
+    with contextlib.suppress(RuntimeError):  # it is set already, or too late to be set
+        torch.set_num_interop_threads(1)
+
+
 def start_worker(number: int) -> None:
     """`worker_init_fn` of every DataLoader: one thread, seeded generators, no stop signals but the trainer's.
 
@@ -97,6 +103,7 @@ def start_worker(number: int) -> None:
     needs its workers; it ends them itself, and they leave when it is gone.
     """
     torch.set_num_threads(1)
+    one_interop_thread()
     # torch.initial_seed() of a worker is the loader's base seed plus the worker's number.
     seed_all(torch.initial_seed(), "worker", number, device=False)
     for stop in STOP_SIGNALS:

@@ -8,7 +8,7 @@ from millrace.common import settings
 from millrace.common.settings import setting
 from millrace.common.training.schedule import KINDS
 
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -33,7 +33,9 @@ class LoopSettings:
     adam_beta2: float = setting(0.999, "decay of the second moment", at_least=0, below=1)
     adam_epsilon: float = setting(1e-08, "added to the root of the second moment", at_least=0)
     max_grad_norm: float = setting(1.0, "the gradient's norm is clipped to this; 0: not clipped", at_least=0)
-    precision: str = setting("32-true", "number format of the training", among=PRECISIONS)
+    precision: str = setting(
+        "auto", "number format; auto: bf16-mixed where the GPU has it, else 32-true", among=PRECISIONS
+    )
     gradient_checkpointing: int = setting(
         0, "1: compute activations again in the backward pass, for less memory", at_least=0
     )

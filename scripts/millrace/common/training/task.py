@@ -18,8 +18,17 @@ Spans = Sequence[tuple[int, int]]
 class Task(Protocol):
     """A lane's training task. An epoch's plan is a pure function of (seed, epoch, world size, spans).
 
-    Optional: `parameter_groups(model) -> list[dict]` for AdamW, `enable_gradient_checkpointing(model)` (else
-    `model.gradient_checkpointing_enable()` is called).
+    Optional: `parameter_groups(model) -> list[dict]` for AdamW, or `optimizer(model)` in its place;
+    `rate_factor(epoch)`, by which the learning rate is multiplied beside the schedule;
+    `enable_gradient_checkpointing(model)` (else `model.gradient_checkpointing_enable()` is called);
+    `every_epoch = True`: save, evaluate and write a line at the end of every epoch too;
+    `score(metrics) -> float | None` of an evaluation: that of the lowest is kept as checkpoints/best;
+    `describe(event, figures) -> str`: the log's words for a line of metrics.jsonl;
+    `observe(metrics) -> str`: called on every rank after an evaluation, and after a resume with all before it
+    in order; a reason ends the run. `rank_state()` is saved of each rank, `load_rank_states(states)` gets it
+    back: the rank's own, or all of them on rank 0 if the number of ranks has changed;
+    `first_epoch`: where a run without a checkpoint begins; `stop`: set to the loop's StopSignals, for a
+    loader that waits long (see StopSignals.leave).
     """
 
     def build_model(self) -> nn.Module:

@@ -16,7 +16,7 @@ from millrace.common.training.task import MicroBatch, Task, TrainingStep
 
 
 class Updates:
-    """The model, its optimiser (AdamW), and the way from losses to new weights.
+    """The model, its optimiser (AdamW, or the task's), and the way from losses to new weights.
 
     Every rank calls `add` for the same number of batches, then `apply`. Gradients end up as those of
     sum(loss * weight) / sum(weight) over the batches of all ranks.
@@ -36,15 +36,8 @@ class Updates:
                 raise MillraceError(problem, remedy="Set it to 0")
         self.model.train()
         self.wrapped = fabric.setup_module(TrainingStep(task, self.model))
-        adam = torch.optim.AdamW(
-            self._parameter_groups(task),
-            lr=settings.lr,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_epsilon,
-            # With a scaler, a fused step would unscale for itself, and the gradients could not be clipped.
-            fused=True if self.device.type == "cuda" and settings.precision != "16-mixed" else None,
-        )
-        self.optimizer = fabric.setup_optimizers(adam)
+        optimizer = task.optimizer(self.model) if hasattr(task, "optimizer") else self._adam(task)
+        self.optimizer = fabric.setup_optimizers(optimizer)
         self._base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         # Losses are divided by about the mean weight of a batch, which keeps half-precision gradients in
         # range. A power of two, so that it cancels exactly.
@@ -52,6 +45,17 @@ class Updates:
         self._infinite = torch.zeros((), dtype=torch.bool, device=self.device)
         self._checked_step = 0
         self._norm: torch.Tensor | None = None
+
+    def _adam(self, task: Task) -> torch.optim.AdamW:
+        settings = self.settings
+        return torch.optim.AdamW(
+            self._parameter_groups(task),
+            lr=settings.lr,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            # With a scaler, a fused step would unscale for itself, and the gradients could not be clipped.
+            fused=True if self.device.type == "cuda" and settings.precision != "16-mixed" else None,
+        )
 
     def _parameter_groups(self, task: Task) -> list[dict[str, Any]]:
         """The task's groups, or two: matrices with weight decay, vectors (biases, norms) without."""

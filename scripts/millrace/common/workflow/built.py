@@ -33,6 +33,7 @@ class Items:
     outputs: Sequence[str]
     group: Callable[[str], str] = lambda name: "tars"  # of a partition, by its id
     shown: Callable[[str], str] = os.path.basename  # an item's name in a line
+    noun_of: Callable[[str], str] | None = None  # of an item by its name, if there are several kinds
 
     def is_current(self, path: Path) -> bool:
         """Whether the outputs of a partition file are all there, none older than what it was made from."""
@@ -94,10 +95,14 @@ def compare(
     lines = [f"changed\t{name}\t{kinds}" for name, kinds in changed.items()]
     lines += [f"new\t{name}" for name in new] + [f"gone\t{name}" for name in gone]
     phrases = [f"{group}: {_count(number, items.noun)} gone" for group, number in vanished.items()]
-    if lines:
-        names = [f"{items.shown(name)}: {kinds}" for name, kinds in changed.items()], new, gone
-        counts = f"{_count(len(changed), items.noun)} changed", f"{len(new)} new", f"{len(gone)} gone"
-        shown = [f" ({', '.join(each)})" if each and len(lines) <= NAMED else "" for each in names]
+    nouns: dict[str, tuple[list[str], ...]] = {}
+    for kind, each in enumerate((changed, new, gone)):
+        for name in each:
+            of_noun = nouns.setdefault(items.noun_of(name) if items.noun_of else items.noun, ([], [], []))
+            of_noun[kind].append(f"{items.shown(name)}: {changed[name]}" if kind == 0 else name)
+    for noun, parts in nouns.items():
+        counts = f"{_count(len(parts[0]), noun)} changed", f"{len(parts[1])} new", f"{len(parts[2])} gone"
+        shown = [f" ({', '.join(each)})" if each and len(lines) <= NAMED else "" for each in parts]
         phrases.append(", ".join(map("".join, zip(counts, shown, strict=True))))
     return phrases, lines, len(pending)
 

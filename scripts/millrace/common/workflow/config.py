@@ -21,7 +21,9 @@ from millrace.common import settings
 from millrace.common.errors import MillraceError
 
 # Lanes in the order of the data: the name of rule file, script folder, config section and results folder.
-LANES = ("speech", "asr")
+LANES = ("speech", "asr", "music", "image", "audit")
+# Those that are built if the config has no `lanes`.
+DEFAULT_LANES = ["speech", "asr"]
 # YAML 1.1 reads 2e-5, without a point, as text; everybody who writes it means the number.
 EXPONENT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+")
 JSON_SCALAR = re.compile(r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE)
@@ -94,7 +96,7 @@ def checked_config(
         for key in config
         if key not in ("lanes", *LANES)
     ]
-    wanted = config.get("lanes", list(LANES))
+    wanted = config.get("lanes", DEFAULT_LANES)
     if not isinstance(wanted, list) or any(lane not in LANES for lane in wanted):
         problems.append(f"  lanes: must be a list of {', '.join(LANES)}, not {wanted!r}")
     result: dict[str, Any] = {"lanes": wanted}

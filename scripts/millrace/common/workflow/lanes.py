@@ -16,6 +16,7 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import left_over, run_lock
 from millrace.common.workflow import sources as workflow_sources
+from millrace.common.workflow.config import LANES
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
@@ -38,6 +39,9 @@ class Lanes:
     ) -> None:
         """`jobs` is Snakemake's --jobs, which it keeps only for other executors than its local one."""
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
+        # A lane whose target is asked for by name is switched on for this run.
+        asked = {word.partition("_")[0] for word in sys.argv[1:]} if is_main_process else set()
+        self.on = [lane for lane in LANES if lane in config["lanes"] or lane in asked]
         self.is_local = is_main_process and jobs is None
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
@@ -111,7 +115,7 @@ class Lanes:
         last = workflow_sources.load(folder)
         if not self.is_main_process:
             return last
-        if lane not in self.config["lanes"]:
+        if lane not in self.on:
             if not last.partitions:
                 text = f"Millrace: {lane}: it is not among `lanes`, and nothing of it was built: {remedy}"
                 last.missing = SourcesMissing(text)
@@ -192,7 +196,8 @@ class Lanes:
         """The run has ended: say what it has made, or which steps failed. `logs` are Snakemake's own."""
         from millrace.common.workflow import status
 
-        status.say_last(self.config["lanes"], self._parsed, failed, logs)
+        # The audit is asked for by the rules that train.
+        status.say_last(dict.fromkeys([*self.on, "audit"]), self._parsed, failed, logs)
 
     def _built_choices(self, lane: str) -> dict[str, dict[str, Any]]:
         return jsonl.read_or({}, _CHOICES.format(lane))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.partitions import Assignment, Placement
 from millrace.speech.corpus.country import Country, Recording
+from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
 from millrace.speech.names import safe_name
 
 SPLITS = ("train", "validation", "test")
@@ -75,22 +76,45 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
     return assignment
 
 
-def limit(country: Country, assignment: Assignment, max_recordings: int | None) -> None:
-    """Keep the first `max_recordings` recordings of a country (None or 0: all); list the files of the others.
+def limit(
+    country: Country, assignment: Assignment, max_recordings: int | None, made: Collection[str] = ()
+) -> int:
+    """Keep the first `max_recordings` recordings of a country (None or 0: all); list the files of the others,
+    and return how many they are.
 
     Those placed earlier come first, in the order of the assignment file, then new ones by name: a larger
-    number only adds recordings, and a new recording replaces none.
+    number only adds recordings, and a new recording replaces none. Those of which something is `made` stay.
     """
     if not max_recordings:
-        return
+        return 0
     order = {name: rank for rank, name in enumerate(assignment.placements)}
     recordings = sorted(country.recordings.values(), key=lambda r: (order.get(r.name, len(order)), r.name))
-    for recording in recordings[max_recordings:]:
+    others = [recording for recording in recordings[max_recordings:] if recording.name not in made]
+    for recording in others:
         del country.recordings[recording.video_id]
         detail = f"{recording.video_id} is left out: speech.max_recordings is {max_recordings}"
         reject = {"reason": "over_max_recordings", "detail": detail}
         files = [os.path.basename(transcript["path"]) for transcript in recording.transcripts]
         country.rejected += [{"file": file, **reject} for file in files]
+    return len(others)
+
+
+def check_given(country: Country, assignment: Assignment, given: GivenSplits) -> None:
+    """Raise MillraceError if a recording, or its twin, has another split in the assignment or here."""
+    for recording in country.recordings.values() if given else ():
+        wanted = given.of(country.name, recording.video_id)
+        twin = recording.twin_of.partition("/") if recording.twin_of else ("", "", "")
+        other = given.of(twin[0], twin[2])
+        placed = assignment.get(recording.name) or assignment.get(recording.twin_of or "")
+        remedy = "Mend speech.splits_file; or, if nothing was trained yet, delete the assignment's line"
+        if wanted and placed and placed.labels["split"] != wanted.split:
+            earlier = f"{placed.item} is in {placed.labels['split']}"
+            problem = f"{earlier} there, and {recording.name} in {wanted.split} here"
+            raise MillraceError(problem, f"{assignment.path} and {wanted.place}", remedy)
+        if wanted and other and other.split != wanted.split:
+            pair, both = f"{recording.name} and {recording.twin_of}", f"{wanted.split}, {other.split}"
+            place = f"{wanted.place} and {other.place}"
+            raise MillraceError(f"{pair} are the same audio: {both}", place, "Give both one split")
 
 
 def place_new(
@@ -100,13 +124,16 @@ def place_new(
     earlier: Mapping[str, Placement],
     fractions: Mapping,
     subset_hours: float,
+    given: GivenSplits,
 ) -> None:
     """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and partitions.
 
     `placed` are the placements of the country, which are added to; `earlier` those of all by audio content.
+    Recordings that are `given` a split, and perhaps a subset, go there before the others are drawn.
     """
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
-    splits = _splits_of(new, placed, assignment, earlier, fractions) if new else {}
+    wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
+    splits = _splits_of(new, placed, assignment, earlier, fractions, wanted) if new else {}
     subsets: dict[int, float] = defaultdict(float)
     for placement in placed:
         if placement.labels["split"] == "train":
@@ -114,10 +141,13 @@ def place_new(
     for name, recording in sorted(new.items()):
         split, subset = splits[name], None
         group = f"{safe_name(country.name)}-{split}"
-        if split == "train":
+        if split == "train" and wanted[name] and wanted[name].subset is not None:
+            subset = wanted[name].subset
+        elif split == "train":
             subset = max(subsets, default=1)
             if subsets.get(subset) and subsets[subset] + recording.hours > subset_hours:
                 subset += 1
+        if split == "train":
             subsets[subset] += recording.hours
             group += f"-{subset}"
         labels = dict(zip(_LABELS, (country.name, recording.video_id, split, subset), strict=True))
@@ -127,9 +157,14 @@ def place_new(
 
 
 def _splits_of(
-    new: Mapping, placed: Sequence[Placement], assignment: Assignment, earlier: Mapping, fractions: Mapping
+    new: Mapping,
+    placed: Sequence[Placement],
+    assignment: Assignment,
+    earlier: Mapping,
+    fractions: Mapping,
+    wanted: Mapping[str, GivenSplit | None],
 ) -> dict[str, str]:
-    """The split of each new recording of a country: that of the same audio if it is known, else by hours."""
+    """The split of each new recording of a country: the `wanted` one, that of the same audio, or by hours."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     for placement in placed:
@@ -142,10 +177,13 @@ def _splits_of(
         twin = assignment.get(recording.twin_of) if recording.twin_of else None
         # A recording that was placed under another name keeps its split: training may have seen it.
         twin = twin or (earlier.get(recording.content) if recording.content else None)
-        if twin is not None:
-            splits[recording.name] = twin.labels["split"]
-            hours[twin.labels["split"]] += recording.hours
-            counts[twin.labels["split"]] += 1
+        of_twin = wanted.get(recording.twin_of) if recording.twin_of else None
+        split = next((each.split for each in (wanted[recording.name], of_twin) if each), None)
+        split = split or (twin.labels["split"] if twin else None)
+        if split is not None:
+            splits[recording.name] = split
+            hours[split] += recording.hours
+            counts[split] += 1
         else:
             groups[recording.twin_of if recording.twin_of in new else recording.name].append(recording)
     lengths = [(name, sum(recording.hours for recording in group)) for name, group in groups.items()]

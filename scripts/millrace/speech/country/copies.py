@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -20,23 +20,36 @@ def find(pieces: Callable[[list[str]], Iterable[pa.Table]]) -> pd.DataFrame:
 
     `pieces` gives the columns it is asked for, in the same order each time. Columns of the result: `row` (its
     number in the index), key, recording (country/video_id), split; the last three with of_ before, of the
-    segment that stays; and `detail`, for people. In memory: 8 bytes of every digest, all of those that match.
+    segment that stays; and `detail`, for people. In memory: 8 bytes of the digests of validation, test and
+    all that match.
     """
-    heads, ranks = [np.zeros(0, np.uint64)], [np.zeros(0, np.int8)]
-    for piece in pieces(["sha256", "split"]):
-        digits = "".join(digest[:16] for digest in piece["sha256"].to_pylist())
-        heads.append(np.frombuffer(bytes.fromhex(digits), np.uint64))
-        ranks.append(pc.index_in(piece["split"], pa.array(SPLITS)).to_numpy().astype(np.int8))
-    head, rank = np.concatenate(heads), np.concatenate(ranks)
-    shared = [np.intersect1d(head[rank < place], head[rank == place]) for place in (1, 2)]
-    rows = np.flatnonzero(np.isin(head, np.concatenate(shared)))
 
-    chosen, start = [pd.DataFrame(columns=_NAMES)], 0
-    for piece in pieces(_NAMES) if len(rows) else ():
-        low, high = np.searchsorted(rows, (start, start + piece.num_rows))
-        chosen.append(piece.take(pa.array(rows[low:high] - start)).to_pandas())
+    def heads(columns: list[str]) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
+        """Pieces, with the first 8 bytes of their digests and the ranks of their splits."""
+        for piece in pieces(columns):
+            digits = "".join(pc.utf8_slice_codeunits(piece["sha256"], 0, 16).to_pylist())
+            rank = pc.index_in(piece["split"], pa.array(SPLITS)).to_numpy().astype(np.int8)
+            yield piece, np.frombuffer(bytes.fromhex(digits), np.uint64), rank
+
+    # By the splits above its own: what train shares with validation or test, validation with test.
+    above = {0: [np.zeros(0, np.uint64)], 1: [np.zeros(0, np.uint64)]}
+    for _, head, rank in heads(["sha256", "split"]):
+        for place, parts in above.items():
+            parts.append(head[rank > place])
+    sets = {place: np.unique(np.concatenate(parts)) for place, parts in above.items()}
+    matches = [np.zeros(0, np.uint64)]
+    for _, head, rank in heads(["sha256", "split"]):
+        for place, others in sets.items():
+            mine = head[rank == place]
+            matches.append(mine[np.isin(mine, others)])
+    shared = np.unique(np.concatenate(matches))
+
+    chosen, start = [pd.DataFrame(columns=[*_NAMES, "row", "rank"])], 0
+    for piece, head, rank in heads(_NAMES) if len(shared) else ():
+        at = np.flatnonzero(np.isin(head, shared))
+        chosen.append(piece.take(pa.array(at)).to_pandas().assign(row=start + at, rank=rank[at]))
         start += piece.num_rows
-    table = pd.concat(chosen).assign(row=rows, rank=rank[rows])
+    table = pd.concat(chosen).astype({"row": np.int64, "rank": np.int8})
     table["recording"] = table["country"] + "/" + table["video_id"]
     table = table.sort_values(["rank", "row"], ascending=[False, True])
     stays = table.drop_duplicates("sha256").set_index("sha256")[["recording", "key", "split", "rank"]]

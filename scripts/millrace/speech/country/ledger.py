@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
@@ -24,34 +24,69 @@ STATUS_REASONS = {
 _FILE_CHOICES = frozenset(["not_an_alignment_name", "over_max_recordings"])
 
 
-@dataclass
 class Balance:
-    """The ledgers of a country, of segments and of alignment files, and the rejects behind them."""
+    """The ledgers of a country (as millrace.speech.sources wrote it): `segments`, and of alignment `files`.
 
-    segments: Ledger
-    files: Ledger
-    rejects: list[dict]
+    Rejects are counted as they pass by, by reason, and by reason and file in the order of their first rows.
+    """
 
-    def as_dict(self, country: dict) -> dict:
+    def __init__(self, country: dict, parts: Sequence[PartitionFiles]) -> None:
+        self._country, self._parts = country, parts
+        self._segments: Counter[str] = Counter()
+        self._files: Counter[tuple[str, str]] = Counter()
+        self._examples: dict[tuple[str, str], str] = {}
+
+    def rejects(self) -> Iterator[dict]:
+        """All that is in no shard: files of the country, then segments, partition by partition."""
+        facts = {"country": self._country["country"], "segment": None}
+        of_files = (facts | row for row in self._country["rejected"])
+        for row in itertools.chain(of_files, _segment_rejects(self._parts)):
+            place = row["reason"], row["file"]
+            self._segments[row["reason"]] += row["segment"] is not None
+            self._files[place] += 1
+            self._examples.setdefault(place, f"{row['reason']}: {row['detail']}")
+            yield row
+
+    def check(self, segments_in_shards: int) -> None:
+        """Draw up the ledgers once all rejects have passed by, and check that they add up."""
+        stage, country = "speech_merge_shards", self._country
+        self.segments = Ledger.total(stage, country["country"], (part.balance() for part in self._parts))
+        # What left at the manifest is counted again from its rows, so that a lost file shows.
+        self.segments.rejected = +self._segments
+        self.segments.rows_out = segments_in_shards
+        self.segments.check()
+        self.files = Ledger(stage, country["country"], "file", country["files"], country["transcripts"])
+        self.files.rejected.update(row["reason"] for row in country["rejected"])
+        self.files.check()
+
+    def as_dict(self) -> dict:
         """JSON-ready: the country's ledger file."""
-        facts = {name: country[name] for name in ("country", "language", "recordings", "notes")}
+        facts = {name: self._country[name] for name in ("country", "language", "recordings", "notes")}
         return {**facts, "segments": self.segments.as_dict(), "files": self.files.as_dict()}
 
-
-def balance(country: dict, parts: Sequence[PartitionFiles], segments_in_shards: int) -> Balance:
-    """Draw up the ledgers of a country (as millrace.speech.sources wrote it) and check that they add up."""
-    stage, scope = "speech_merge_shards", country["country"]
-    total = Ledger.total(stage, scope, (part.balance() for part in parts))
-    rejects = [{"country": scope, "segment": None, **row} for row in country["rejected"]]
-    rejects += _segment_rejects(parts)
-    # What left at the manifest is counted again from its rows, so that a lost file shows.
-    total.rejected = Counter(row["reason"] for row in rejects if row["segment"] is not None)
-    total.rows_out = segments_in_shards
-    total.check()
-    files = Ledger(stage, scope, "file", country["files"], country["transcripts"])
-    files.rejected.update(row["reason"] for row in country["rejected"])
-    files.check()
-    return Balance(total, files, rejects)
+    def check_errors(self, max_error_fraction: float, listed: str, others: Sequence[str]) -> None:
+        """Raise, with the worst files, if more is in error than allowed; `listed`: where all are listed;
+        `others`: countries."""
+        for ledger, choices in ((self.segments, CHOICES), (self.files, _FILE_CHOICES)):
+            if problem := ledger.too_many_errors(choices, max_error_fraction):
+                errors = ledger.errors(choices)
+                files: Counter[str] = Counter()
+                examples: dict[str, str] = {}
+                for (reason, file), count in self._files.items():
+                    if reason in errors:
+                        files[file] += count
+                        examples.setdefault(file, self._examples[reason, file])
+                worst = [
+                    f"\n  {file}: {count}, first {examples[file]}" for file, count in files.most_common(5)
+                ]
+                more = f"\n  ... and {len(files) - 5} more files" if len(files) > 5 else ""
+                remedy = f"\nThe whole list: {listed}. Mend the sources, or raise speech.max_error_fraction"
+                if others:
+                    remedy += (
+                        f"; without {ledger.scope}: --config 'speech={{countries: [{', '.join(others)}]}}'"
+                    )
+                problem += f"; most are in:{''.join(worst)}{more}"
+                raise MillraceError(problem, f"country {ledger.scope}", remedy)
 
 
 def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
@@ -66,20 +101,3 @@ def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
                     "reason": STATUS_REASONS.get(row["status"], row["status"]),
                     "detail": row["error_message"],
                 }
-
-
-def check_errors(balance: Balance, max_error_fraction: float, listed: str, others: Sequence[str]) -> None:
-    """Raise, with the worst files, if more is in error than allowed; `listed`: all; `others`: countries."""
-    for ledger, choices in ((balance.segments, CHOICES), (balance.files, _FILE_CHOICES)):
-        if problem := ledger.too_many_errors(choices, max_error_fraction):
-            errors = ledger.errors(choices)
-            rows = [row for row in balance.rejects if row["reason"] in errors]
-            files = Counter(row["file"] for row in rows)
-            examples = {row["file"]: f"{row['reason']}: {row['detail']}" for row in reversed(rows)}
-            worst = [f"\n  {file}: {count}, first {examples[file]}" for file, count in files.most_common(5)]
-            more = f"\n  ... and {len(files) - 5} more files" if len(files) > 5 else ""
-            remedy = f"\nThe whole list: {listed}. Mend the sources, or raise speech.max_error_fraction"
-            if others:
-                remedy += f"; without {ledger.scope}: --config 'speech={{countries: [{', '.join(others)}]}}'"
-            problem += f"; most are in:{''.join(worst)}{more}"
-            raise MillraceError(problem, f"country {ledger.scope}", remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ MANIFEST_COLUMNS = tuple(SCHEMA.names)
 SPLITS_COLUMNS = ("source_audio_path", "video_id", "duration_hours", "size_mb", "split", "subset_id")
 REJECT_COLUMNS = ("country", "video_id", "transcript_id", "file", "segment", "reason", "detail")
 # What the NeMo manifests are made of.
+ROW_GROUP = 1 << 17
 NEMO_COLUMNS = ["split", "shard", "member", "duration_seconds", "human_transcript", "language"]
 _WHOLE = ("original_transcript_start_idx", "original_transcript_end_idx", "subset_id")
 
@@ -54,10 +55,11 @@ class PartitionFiles:
                 raise Damaged(self.rejects, f"line {number}: {row}")
             yield row
 
-    def shard_rows(self) -> pa.Table:
+    def shard_rows(self, columns: Sequence[str] = tuple(INDEX_SCHEMA.names)) -> pa.Table:
         """Where the segments lie in shards."""
+        schema = pa.schema([INDEX_SCHEMA.field(name) for name in columns])
         with own_file(self.index):
-            return pq.read_table(self.index, partitioning=None).cast(INDEX_SCHEMA)
+            return pq.read_table(self.index, columns=list(columns), partitioning=None).cast(schema)
 
     def final_rows(self) -> Iterator[dict]:
         """The manifest rows with the status that making the shards gave them."""
@@ -94,15 +96,18 @@ def _cell(name: str, value: object) -> object:
     return int(value) if name in _WHOLE else value
 
 
-def write_nemo_manifests(paths: Mapping[str, str | os.PathLike], rows: Sequence[Mapping]) -> None:
+def write_nemo_manifests(
+    paths: Mapping[str, str | os.PathLike],
+    shards: Mapping[str, Sequence[str]],
+    rows: Callable[[], Iterable[Mapping]],
+) -> None:
     """Write the tarred JSONL manifest of each split as NeMo reads it.
 
-    `audio_filepath` is the member in the tar, `shard_id` the rank of the tar in the sorted list of the
-    split's tars, which is the list to give to NeMo.
+    `audio_filepath` is the member in the tar, `shard_id` the rank of the tar among the sorted `shards` of the
+    split, which is the list to give to NeMo.
     """
     for split in SPLITS:
-        of_split = [row for row in rows if row["split"] == split]
-        rank = {shard: number for number, shard in enumerate(sorted({row["shard"] for row in of_split}))}
+        rank = {shard: number for number, shard in enumerate(shards[split])}
         lines = (
             {
                 "audio_filepath": row["member"],
@@ -112,6 +117,24 @@ def write_nemo_manifests(paths: Mapping[str, str | os.PathLike], rows: Sequence[
                 "shard_id": rank[row["shard"]],
                 "tar": row["shard"],
             }
-            for row in of_split
+            for row in rows()
+            if row["split"] == split
         )
         jsonl.write_lines(paths[split], lines)
+
+
+def write_index(path: str | os.PathLike, tables: Iterable[pa.Table]) -> None:
+    """Write the tables as one, a row group of at most 131,072 rows at a time."""
+    waiting, count = [INDEX_SCHEMA.empty_table()], 0
+    with (
+        atomic.replacing(path) as partial,
+        pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as writer,
+    ):
+        for table in tables:
+            waiting.append(table)
+            count += len(table)
+            while count > ROW_GROUP:
+                whole = pa.concat_tables(waiting)
+                writer.write_table(whole.slice(0, ROW_GROUP))
+                waiting, count = [whole.slice(ROW_GROUP)], count - ROW_GROUP
+        writer.write_table(pa.concat_tables(waiting))

@@ -16,16 +16,16 @@ import jiwer
 import numpy as np
 import orjson
 
-from millrace.common import atomic, jsonl
+from millrace.common import atomic, debian, jsonl
 from millrace.common.cli import Progress, log
 from millrace.common.errors import MillraceError
 from millrace.speech.audio import encode as audio_encode
 from millrace.speech.audio.recording import resampled
-from millrace.speech.demo import debian
 from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, distinct, packages, recorded, synthesised
 from millrace.speech.demo.recordings import Recording, assemble, misheard
 
 SOURCES = ("auto", "debian", "synthesis")
+SYNTHESIS = "--source synthesis needs no packages"
 # Recording n of a country: container and folder. Two in eight are lossless, one of them among the first four.
 PLACES = (
     ("opus", "mp4_converted"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
@@ -54,7 +54,7 @@ def fetch(
     if source != "synthesis":
         names = [name for language in languages for name in packages(language)]
         try:
-            folders = debian.fetch(names, countries_root.parent / "debian")
+            folders = debian.fetch(names, countries_root.parent / "debian", SYNTHESIS)
         except MillraceError as error:
             if source == "debian":
                 raise

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +19,11 @@ from millrace.common.ledger import Ledger
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
-from millrace.speech.names import ShardFile
+from millrace.speech.names import SHARD_NUMBERS, ShardFile
 from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
-from millrace.speech.shards.plan import Plan, PlannedShard, ShardOptions
+from millrace.speech.shards.plan import Plan, PlannedSegment
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
-from millrace.speech.shards.tar_writer import TarWriter
+from millrace.speech.shards.tar_writer import TarWriter, member_size
 
 # Columns of the index that come from the manifest row; the others tell of the tar and the audio in it.
 _COPIED = [name for name in INDEX_SCHEMA.names if name in SCHEMA.names and name != "duration_seconds"]
@@ -55,55 +56,120 @@ class Built:
 def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False) -> Built:
     """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there then.
 
-    A shard whose sidecar has the plan's digest and whose tar has the size and SHA-256 written there stays;
-    with `retry_errors` only if none of its segments is in error. Shards of this partition that the plan does
-    not have are removed. Raises MillraceError if the disk is, or would get, full; finished shards stay.
+    A shard stays whose segments are those that would come into it, whose sidecar has their digest, and whose
+    tar has the size and SHA-256 written there; with `retry_errors` only if none of its segments is in error.
+    Other shards of this partition are removed. Raises MillraceError if the disk is, or would get, full;
+    finished shards stay.
     """
     output_dir, options = Path(output_dir), plan.options
     check_format(options.sampling_rate, options.audio_format)
-    sidecars: dict[str, Sidecar] = {}
-    for shard in plan.shards:
-        tar = output_dir / shard.shard
-        sidecar = read_sidecar(tar)
-        if sidecar is None or sidecar.digest != shard.digest or (retry_errors and sidecar.failed):
-            continue
-        if sidecar.describes(tar):
-            sidecars[shard.shard] = sidecar
-    to_build = [shard for shard in plan.shards if shard.shard not in sidecars]
-    built = Built(INDEX_SCHEMA.empty_table(), [], kept=len(sidecars), rebuilt=len(to_build))
-    built.removed = _sweep(plan, output_dir)
-    _check_disk(plan, to_build, output_dir)
-    segments = [segment for shard in to_build for segment in shard.segments]
+    _sweep(plan, output_dir, SHARD_NUMBERS)
+    good, runs = _survey(plan, output_dir, retry_errors)
+    built = Built(INDEX_SCHEMA.empty_table(), [])
+    _check_disk(plan, [plan.segments[first:end] for first, end in runs], good, output_dir)
+    tables: list[pa.Table] = []
+    hours = sum(segment.hours for first, end in runs for segment in plan.segments[first:end])
+    at, number = 0, 0
     with (
-        cli.Progress(sum(segment.hours for segment in segments), "h", f"{plan.partition}") as progress,
-        contextlib.closing(encoded(segments, options.sampling_rate, options.audio_format)) as stream,
+        cli.Progress(hours, "h", f"{plan.partition}") as progress,
+        contextlib.ExitStack() as streams,
         _disk_full_explained(output_dir),
     ):
-        # One stream for all shards: a recording that goes on in the next shard is decoded once.
-        for shard in to_build:
-            tar = output_dir / shard.shard
-            sidecars[shard.shard] = _build_shard(shard, tar, stream, options, progress)
-    tables = [sidecars[shard.shard].table for shard in plan.shards]
+        stream: Iterator[Encoded] | None = None
+        while at < len(plan.segments):
+            shard = plan.shard(number)
+            sidecar = good.get((number, at)) or _kept(plan, at, output_dir / shard, retry_errors)
+            if sidecar is None:
+                if stream is None:
+                    # One stream for shards in a row: a recording that goes on in the next is decoded once.
+                    end = next((end for first, end in runs if first == at), len(plan.segments))
+                    parts = (plan.segments[at:end], plan.segments[end:])
+                    form = options.sampling_rate, options.audio_format
+                    stream = itertools.chain(
+                        *(streams.enter_context(contextlib.closing(encoded(part, *form))) for part in parts)
+                    )
+                sidecar = _build_shard(plan, at, shard, output_dir / shard, stream, progress)
+                built.rebuilt += 1
+            else:
+                streams.close()
+                stream = None
+                built.kept += 1
+            tables.append(sidecar.table)
+            at, number = at + sidecar.table.num_rows, number + 1
+    built.removed = _sweep(plan, output_dir, number)
     built.index = index_of(tables)
-    built.statuses = _statuses(plan, tables)
+    outcomes = dict(plan.settled)
+    ended = [row for table in tables for row in table.select(["status", "error_message"]).to_pylist()]
+    for segment, row in zip(plan.segments, ended, strict=True):
+        outcomes[segment.position] = row["status"], row["error_message"]
+    built.statuses = [(row["key"], *outcomes[position]) for position, row in enumerate(plan.rows)]
     built.hours = sum(built.index["duration_seconds"].to_pylist()) / 3600
     counts = {"rows_in": len(plan.rows), "rows_out": built.index.num_rows, "rejected": built.errors}
     Ledger("speech_create_shards", str(plan.partition), **counts).check()
     return built
 
 
+def _survey(
+    plan: Plan, output_dir: Path, retry_errors: bool
+) -> tuple[dict[tuple[int, int], Sidecar], list[tuple[int, int]]]:
+    """The shards that can stay, by number and first segment; and the spans of segments between them.
+
+    A shard that cannot stay, but has a sidecar, tells how many segments come before the next shard.
+    """
+    good: dict[tuple[int, int], Sidecar] = {}
+    runs: list[tuple[int, int]] = []
+    at, number = 0, 0
+    while at < len(plan.segments) and number < SHARD_NUMBERS:
+        tar = output_dir / plan.shard(number)
+        if sidecar := _kept(plan, at, tar, retry_errors):
+            good[number, at] = sidecar
+            at += sidecar.table.num_rows
+        else:
+            old = read_sidecar(tar)
+            end = min(at + old.table.num_rows, len(plan.segments)) if old else len(plan.segments)
+            runs = [*runs[:-1], (runs[-1][0], end)] if runs and runs[-1][1] == at else [*runs, (at, end)]
+            at = end
+        number += 1
+    return good, runs
+
+
+def _kept(plan: Plan, at: int, tar: Path, retry_errors: bool) -> Sidecar | None:
+    """The sidecar of a shard that can stay as the one that begins with segment `at`; else None."""
+    sidecar = read_sidecar(tar)
+    if sidecar is None or (retry_errors and sidecar.failed):
+        return None
+    segments, after = plan.segments[at : at + sidecar.table.num_rows], at + sidecar.table.num_rows
+    if not segments or sidecar.digest != plan.digest(segments):
+        return None
+    used, rows = 0, sidecar.table.select(["member", "size"]).to_pylist()
+    for segment, row in zip(segments, rows, strict=True):
+        if not plan.fits(used, segment.bytes_at_most):
+            return None
+        if row["member"] is not None:
+            used += member_size(row["member"], row["size"])
+            used += member_size(f"{segment.stem}.json", len(segment.text))
+    # What came after it last time may be other segments now.
+    if after < len(plan.segments) and plan.fits(used, plan.segments[after].bytes_at_most):
+        return None
+    return sidecar if sidecar.describes(tar) else None
+
+
 def _build_shard(
-    shard: PlannedShard, tar: Path, stream: Iterator[Encoded], options: ShardOptions, progress: cli.Progress
+    plan: Plan, at: int, shard: str, tar: Path, stream: Iterator[Encoded], progress: cli.Progress
 ) -> Sidecar:
     """Write the tar, then its sidecar. Members go straight to the file: no shard is held in memory."""
     tar.parent.mkdir(parents=True, exist_ok=True)
+    options = plan.options
     extension, rate = audio.AUDIO_FORMATS[options.audio_format], options.sampling_rate
     rows: list[dict] = []
     # From here on the old tar, if any, is not known to be good: no index may speak of it.
     sidecar_path(tar).unlink(missing_ok=True)
     writer = None
     with contextlib.ExitStack() as stack:
-        for segment, result in zip(shard.segments, stream, strict=False):
+        for segment in itertools.islice(plan.segments, at, None):
+            if writer is not None and not plan.fits(writer.size, segment.bytes_at_most):
+                break
+            result = next(stream)
             progress.advance(segment.hours, errors=int(result.body is None))
             row = {"key": segment.row["key"], "status": result.status, "error_message": result.message}
             rows.append(row)
@@ -116,7 +182,7 @@ def _build_shard(
             offset = writer.add(member, result.body, hashed=True)
             writer.add(f"{segment.stem}.json", segment.text)
             row |= {name: segment.row[name] for name in _COPIED}
-            row |= {"shard": shard.shard, "member": member, "offset": offset, "size": len(result.body)}
+            row |= {"shard": shard, "member": member, "offset": offset, "size": len(result.body)}
             row |= {"samples": result.samples, "sample_rate": rate, "duration_seconds": result.samples / rate}
             row["status"] = COMPLETED
     if writer is None:
@@ -125,24 +191,16 @@ def _build_shard(
         if row["status"] == COMPLETED:
             row["sha256"] = writer.member_sha256[row["offset"]]
     table = pa.Table.from_pylist(rows, schema=SIDECAR_SCHEMA)
-    sidecar = Sidecar(shard.digest, writer.size if writer else 0, writer.sha256 if writer else None, table)
+    digest = plan.digest(plan.segments[at : at + len(rows)])
+    sidecar = Sidecar(digest, writer.size if writer else 0, writer.sha256 if writer else None, table)
     write_sidecar(tar, sidecar)
     return sidecar
 
 
-def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
-    outcomes = dict(plan.settled)
-    for shard, table in zip(plan.shards, tables, strict=True):
-        columns = (table[name].to_pylist() for name in ("status", "error_message"))
-        for segment, *outcome in zip(shard.segments, *columns, strict=True):
-            outcomes[segment.position] = outcome
-    return [(row["key"], *outcomes[position]) for position, row in enumerate(plan.rows)]
-
-
-def _sweep(plan: Plan, output_dir: Path) -> list[Path]:
-    """Delete this partition's shards and sidecars that the plan does not have, and dead temporaries."""
+def _sweep(plan: Plan, output_dir: Path, shards: int) -> list[Path]:
+    """Delete this partition's shards and sidecars after its first `shards`, and dead temporaries."""
     partition = plan.partition
-    wanted = {Path(shard.shard).stem for shard in plan.shards}
+    wanted = {Path(plan.shard(number)).stem for number in range(shards)}
     folder = output_dir / partition.country / partition.folder
     removed = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -157,19 +215,23 @@ def _sweep(plan: Plan, output_dir: Path) -> list[Path]:
     return removed
 
 
-def _check_disk(plan: Plan, shards: list[PlannedShard], output_dir: Path) -> None:
-    """Refuse what will not fit: the shards' upper bounds plus 5 %, less the old shards they replace."""
-    needed = used = 0.0
-    for shard in shards:
-        used += 1.05 * shard.bytes_at_most
-        needed = max(needed, used)
+def _check_disk(
+    plan: Plan, runs: list[Sequence[PlannedSegment]], good: Collection[tuple[int, int]], output_dir: Path
+) -> None:
+    """Refuse what will not fit: the segments' upper bounds plus 5 %, less the old shards they replace."""
+    at_most = 1.05 * sum(segment.bytes_at_most for run in runs for segment in run)
+    largest, old = plan.options.max_shard_size_gb * 1e9, 0
+    numbers = {number for number, _ in good}
+    for number in range(SHARD_NUMBERS) if runs else ():
         with contextlib.suppress(OSError):
-            used -= (output_dir / shard.shard).stat().st_size
+            old += (output_dir / plan.shard(number)).stat().st_size if number not in numbers else 0
+    # An old shard goes when the one in its place is whole.
+    needed = max(at_most - old, min(at_most, largest))
     output_dir.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(output_dir).free
     if needed > free:
         raise MillraceError(
-            f"the {len(shards)} shards to build may need {_size(needed)}, and {_size(free)} are free",
+            f"the shards to build may need {_size(needed)}, and {_size(free)} are free",
             where=f"partition {plan.partition} in {output_dir}",
             remedy="Free some space, or choose another --output-dir; nothing was started",
         )

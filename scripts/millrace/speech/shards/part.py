@@ -9,9 +9,22 @@ import pyarrow.parquet as pq
 
 from millrace.common.errors import MillraceError
 from millrace.speech.columns import SCHEMA
-from millrace.speech.names import Partition
+from millrace.speech.names import Partition, safe_name
 
 _AGAIN = "Run generate_manifest again"
+
+
+def of_country(manifest_dir: str, country: str) -> list[str]:
+    """The manifest parts of a country, below the folder that the manifest steps write to."""
+    parts = []
+    for part in sorted(Path(manifest_dir).glob("partitions/*/manifest.parquet")) if manifest_dir else ():
+        name = Partition.parse(part.parent.name)
+        parts += [str(part)] if name and name.country == safe_name(country) else []
+    if not parts:
+        problem = f"no partitions/*/manifest.parquet of country {country!r}"
+        remedy = "Give --manifest-dir and --country, or --manifest; snakemake speech_manifest writes them"
+        raise MillraceError(problem, manifest_dir or "--manifest-dir", remedy)
+    return parts
 
 
 def read_part(path: str) -> tuple[Partition, list[dict]]:

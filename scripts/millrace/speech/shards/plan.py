@@ -1,7 +1,7 @@
-"""Which segments go into which shard: a function of the manifest part, the options and the sources' stat.
+"""Which segments are written, and in which order: a function of the manifest part and the options.
 
-Shards are filled in manifest order by an upper bound of each segment's bytes that is known before decoding,
-so that no shard exceeds the limit and nothing has to be decoded to know where a segment belongs.
+A shard is closed when the next segment might not fit: by its real bytes so far, and by an upper bound of the
+next segment's, known before it is decoded. No shard exceeds the limit, and all but the last are nearly full.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from urllib.parse import quote
 
 import orjson
@@ -46,6 +47,7 @@ class PlannedSegment:
     row: dict
     stem: str
     text: bytes
+    bytes_at_most: int
 
     @property
     def source(self) -> str:
@@ -63,34 +65,56 @@ class PlannedSegment:
         return (self.row["end_seconds"] - self.row["start_seconds"]) / 3600
 
 
-@dataclass(frozen=True)
-class PlannedShard:
-    """A tar to be: `shard` is its path below the output folder, `digest` covers all that decides on it."""
-
-    shard: str
-    segments: tuple[PlannedSegment, ...]
-    bytes_at_most: int
-    digest: str
-
-
 @dataclass
 class Plan:
-    """The shards of a partition; `settled`: (status, message) of the rows that need no audio, by position."""
+    """The segments of a partition; `settled`: (status, message) of rows that need no audio, by position."""
 
     partition: Partition
     options: ShardOptions
     rows: Sequence[dict]
-    shards: list[PlannedShard] = field(default_factory=list)
+    segments: list[PlannedSegment] = field(default_factory=list)
     settled: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def fits(self, used: int, size: int) -> bool:
+        """Whether `size` more bytes fit into a shard that holds `used`; room is left for the tar's end."""
+        return not used or used + size <= int(self.options.max_shard_size_gb * 1e9) - 2 * RECORD
+
+    def shard(self, number: int) -> str:
+        """The path of the partition's shard `number`, from 0. Raises MillraceError for the 101st."""
+        if number >= SHARD_NUMBERS:
+            limit = f"{self.options.max_shard_size_gb:g} GB"
+            raise MillraceError(
+                f"more than {SHARD_NUMBERS} shards of {limit} are needed",
+                where=f"partition {self.partition}",
+                remedy="Raise max_shard_size_gb, or lower speech.partition_hours",
+            )
+        return self.partition.shard(self.partition.first + number)
+
+    def digest(self, segments: Sequence[PlannedSegment]) -> str:
+        """A digest of all that decides on the bytes of a shard of these segments."""
+        options = self.options
+        digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
+        for segment in segments:
+            # The JSON writes NaN, infinity and None all as -1.0; the index keeps them apart.
+            facts = (segment.stem, segment.span, segment.row["cer"], segment.row["wer"], segment.source)
+            for part in (repr(facts).encode(), segment.text):
+                digest.update(b"%d:" % len(part) + part)
+        sources = sorted({segment.source for segment in segments})
+        digest.update(orjson.dumps([(path, self._stats[path]) for path in sources]))
+        return digest.hexdigest()
+
+    @cached_property
+    def _stats(self) -> dict[str, tuple[int, int] | None]:
+        return {path: _stat(path) for path in {segment.source for segment in self.segments}}
 
 
 def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOptions) -> Plan:
-    """Plan the shards of a partition's manifest rows; rows that are not pending keep their status.
+    """Plan what is written of a partition's manifest rows; rows that are not pending keep their status.
 
-    Raises MillraceError if the partition would need more shards than it has numbers.
+    Raises MillraceError if the partition would need more shards than it has numbers, whatever the audio.
     """
     plan = Plan(partition, options, rows)
-    segments = _segments(plan)
+    plan.segments = segments = _segments(plan)
 
     # Recordings in the manifest's order, segments in order of time: generate_manifest writes them so already.
     first: dict[str, int] = {}
@@ -98,30 +122,12 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
         first.setdefault(segment.row["video_id"], segment.position)
     segments.sort(key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position))
 
-    # Fill shards by upper bounds; room is left for the tar's end: two blocks and the last record's padding.
-    room = int(options.max_shard_size_gb * 1e9) - 2 * RECORD
-    groups: list[list[PlannedSegment]] = []
-    sizes: list[int] = []
+    # Even if the audio of all took no room.
+    used, number = 0, 0
     for segment in segments:
-        name, (start, end) = len(segment.stem) + len(".flac"), segment.span
-        audio = audio_bytes(end - start, options.sampling_rate, options.audio_format)
-        size = member_bytes(name, audio) + member_bytes(name, len(segment.text))
-        if not groups or sizes[-1] + size > room:
-            groups.append([])
-            sizes.append(0)
-        groups[-1].append(segment)
-        sizes[-1] += size
-    if len(groups) > SHARD_NUMBERS:
-        raise MillraceError(
-            f"{len(groups)} shards of {options.max_shard_size_gb:g} GB are needed, more than {SHARD_NUMBERS}",
-            where=f"partition {partition}",
-            remedy="Raise max_shard_size_gb, or lower speech.partition_hours",
-        )
-
-    stats = {path: _stat(path) for path in {segment.source for segment in segments}}
-    for number, (group, size) in enumerate(zip(groups, sizes, strict=True), partition.first):
-        digest = _digest(group, options, stats)
-        plan.shards.append(PlannedShard(partition.shard(number), tuple(group), size + 2 * RECORD, digest))
+        least = member_bytes(0, 0) + member_bytes(0, len(segment.text))
+        used, number = (used + least, number) if plan.fits(used, least) else (least, number + 1)
+    plan.shard(number)
     return plan
 
 
@@ -150,7 +156,11 @@ def _segments(plan: Plan) -> list[PlannedSegment]:
         else:
             seen.add(row["key"])
             text = sample_json(row, plan.options.sampling_rate)
-            segments.append(PlannedSegment(position, row, safe_key(row["key"]), text))
+            stem, options = safe_key(row["key"]), plan.options
+            seconds, name = row["end_seconds"] - row["start_seconds"], len(stem) + len(".flac")
+            audio = audio_bytes(seconds, options.sampling_rate, options.audio_format)
+            at_most = member_bytes(name, audio) + member_bytes(name, len(text))
+            segments.append(PlannedSegment(position, row, stem, text, at_most))
     return segments
 
 
@@ -173,17 +183,6 @@ def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str
     if row["key"] in seen:
         return PROCESSING, f"{source}: the key {row['key']} stands in the manifest more than once"
     return None
-
-
-def _digest(segments: list[PlannedSegment], options: ShardOptions, stats: Mapping) -> str:
-    digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
-    for segment in segments:
-        # The JSON writes NaN, infinity and None all as -1.0; the index keeps them apart.
-        facts = (segment.stem, segment.span, segment.row["cer"], segment.row["wer"], segment.source)
-        for part in (repr(facts).encode(), segment.text):
-            digest.update(b"%d:" % len(part) + part)
-    digest.update(orjson.dumps(sorted((path, stats[path]) for path in {s.source for s in segments})))
-    return digest.hexdigest()
 
 
 def _stat(path: str) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ def sweep_gone(shards_dir: Path, manifest_dir: Path, country: str) -> list[Path]
     """Delete all that the steps made of a country that is no more, by the very names that they give."""
     deleted = sweep_country(shards_dir, manifest_dir, country, ())
     tables = ["manifest.csv", "index.parquet", "rejects.csv", "ledger.json"]
-    tables += [f"{split}_nemo.jsonl" for split in SPLITS]
+    tables += [f"{split}_{name}" for split in SPLITS for name in ("nemo.jsonl", "shards.txt")]
     files = [shards_dir / f"{country}_{name}" for name in tables]
     files += [manifest_dir / f"{country}_{name}" for name in ("manifest.csv", "splits.csv")]
     for path in filter(Path.is_file, files):

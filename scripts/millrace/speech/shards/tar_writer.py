@@ -70,6 +70,11 @@ def member_bytes(name_bytes: int, size: int) -> int:
     return pax + BLOCK + _blocks(size)
 
 
+def member_size(name: str, size: int) -> int:
+    """Bytes that a member takes in a tar, from its name and the bytes of its body."""
+    return len(member_header(name, size)) + _blocks(size)
+
+
 def _blocks(size: int) -> int:
     return size + -size % BLOCK
 

@@ -37,7 +37,11 @@ class HfModel(AsrModel):
         for name, settings in zip(cls.hf_classes, ({"dtype": torch.float32}, {}), strict=True):
             kind = getattr(transformers, name)
             try:
-                parts.append(kind.from_pretrained(str(folder), local_files_only=True, **settings))
+                if settings and without_weights():
+                    config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+                    parts.append(getattr(kind, "from_config", kind)(config))
+                else:
+                    parts.append(kind.from_pretrained(str(folder), local_files_only=True, **settings))
             except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
                 first = (str(error) or type(error).__name__).splitlines()[0]
                 problem = f"{kind.__name__} cannot be loaded ({first})"
@@ -66,6 +70,11 @@ class HfModel(AsrModel):
 
     def gradient_checkpointing_enable(self) -> None:
         self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def without_weights() -> bool:
+    """Whether the caller is on torch's meta device, as the audit is: from_pretrained does not load there."""
+    return torch.get_default_device().type == "meta"
 
 
 def quieten() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from millrace.asr.models.hf.features import HfFeatures
 from millrace.asr.models.hf.model import HfModel
 from millrace.asr.models.labels import IGNORE, padded_ids
 from millrace.asr.models.mel import SAMPLING_RATE
+from millrace.common.errors import MillraceError
 
 
 @dataclass
@@ -60,9 +62,7 @@ class Seq2SeqPreparer:
         """Ids that the decoder is to write: Whisper's language and task, if the model has them; text; end."""
         known, control = self.tokenizer.get_vocab(), []
         if "<|notimestamps|>" in known:
-            # `en` for en, en-US, EN, English.
-            name = (language or "").strip().lower().replace("_", "-")
-            code = f"<|{TO_LANGUAGE_CODE.get(name, name.split('-')[0])}|>"
+            code = f"<|{_code(language)}|>"
             control = [code, "<|transcribe|>"] if code in known else []
             control = [known[token] for token in (*control, "<|notimestamps|>")]
         text = " ".join(transcript.split())
@@ -92,8 +92,32 @@ class Seq2SeqModel(HfModel):
         loss = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
         return loss + self.zero_loss(), prepared.count
 
-    @torch.no_grad()
+    @property
+    def max_seconds(self) -> float:
+        return (self.features.max_samples or math.inf) / SAMPLING_RATE
+
     def transcribe(self, prepared: Prepared) -> list[str]:
+        return self._written(prepared)
+
+    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
+        codes = getattr(self.hf.generation_config, "lang_to_id", None) or {}
+        if not len(prepared) or not codes:
+            return super().recognise(prepared, language)
+        languages = [language] * len(prepared)
+        code = _code(language)
+        if not language:
+            inputs = self.features.on_device(prepared, self.hf.dtype)
+            ids = self.hf.detect_language(**inputs, generation_config=self.hf.generation_config).tolist()
+            names = {number: token.strip("<|>") for token, number in codes.items()}
+            languages = [names.get(number, "") for number in ids]
+        elif f"<|{code}|>" not in codes:
+            known = ", ".join(sorted(token.strip("<|>") for token in codes))
+            raise MillraceError(f"the model has no language {language!r}", "--language", f"It knows {known}")
+        return list(zip(languages, self._written(prepared, code), strict=True))
+
+    @torch.no_grad()
+    def _written(self, prepared: Prepared, code: str = "") -> list[str]:
+        """Greedy transcriptions, in the language of a Whisper code if there is one."""
         if not len(prepared):
             return []
         max_tokens = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
@@ -102,7 +126,13 @@ class Seq2SeqModel(HfModel):
         settings, inputs = self.hf.generation_config, self.features.on_device(prepared, self.hf.dtype)
         settings.max_length = None
         if getattr(settings, "lang_to_id", None):
-            inputs["task"] = "transcribe"
+            inputs |= {"task": "transcribe"} | ({"language": code} if code else {})
         written = self.hf.generate(**inputs, max_new_tokens=max_tokens, do_sample=False, num_beams=1)
         texts = self.processor.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [" ".join(text.split()) for text in texts]
+
+
+def _code(language: str | None) -> str:
+    """Whisper's code of a language: `en` for en, en-US, EN, English."""
+    name = (language or "").strip().lower().replace("_", "-")
+    return TO_LANGUAGE_CODE.get(name, name.split("-")[0])

@@ -22,7 +22,7 @@ SIZES: dict[str, tuple[dict[str, int], dict[str, int], int]] = {
     "1.7b": ({}, {}, 151_936),
 }
 EOS, PAD, START_TURN, PLACE = "<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|audio_pad|>"
-# The published template in short: system prompt (may be empty), the audio, the assistant's turn.
+# The published template in short: system prompt (may be empty), the audio, what the assistant has written.
 CHAT_TEMPLATE = (
     "{%- set ns = namespace(system='') -%}"
     "{%- for m in messages if m.role == 'system' -%}"
@@ -33,6 +33,10 @@ CHAT_TEMPLATE = (
     "{%- for m in messages if m.role == 'user' -%}{%- for c in m.content if c.type == 'audio' -%}"
     "{{- '<|audio_start|><|audio_pad|><|audio_end|>' -}}{%- endfor -%}{%- endfor -%}"
     "{{- '<|im_end|>\n' -}}"
+    "{%- for m in messages if m.role == 'assistant' -%}{{- '<|im_start|>assistant\n' -}}"
+    "{%- if m.content is string -%}{{- m.content -}}{%- else -%}"
+    "{%- for c in m.content if c.type == 'text' -%}{{- c.text -}}{%- endfor -%}{%- endif -%}"
+    "{{- '<|im_end|>\n' -}}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
 )
 

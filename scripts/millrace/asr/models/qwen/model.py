@@ -7,33 +7,39 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import orjson
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.models.base import Prepared
-from millrace.asr.models.files import OPTIONS, read_config
-from millrace.asr.models.hf.model import HfModel, quieten
+from millrace.asr.models.files import OPTIONS
+from millrace.asr.models.hf.model import HfModel, quieten, without_weights
 from millrace.asr.models.labels import padded_ids
 from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
-from millrace.asr.models.qwen.config import random_config, random_processor
+from millrace.asr.models.qwen import layout
+from millrace.asr.models.qwen.config import CHAT_TEMPLATE, random_config, random_processor
 from millrace.asr.models.qwen.encoder import WindowedAttention, encode
-from millrace.asr.models.qwen.prepare import QwenOptions, QwenPreparer, without_tag
+from millrace.asr.models.qwen.prepare import QwenOptions, QwenPreparer, known_tag, language_of, without_tag
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+from millrace.common.training.meters import part
 
 
 class QwenModel(HfModel):
     """Qwen3ASRForConditionalGeneration with its processor. The loss sums over the answer's tokens and end."""
 
     model_types = ("qwen3_asr",)
+    layouts = layout.LAYOUTS
     hf_classes = ("Qwen3ASRForConditionalGeneration", "Qwen3ASRProcessor")
+    marks_parts = True
     option_types: ClassVar = {field.name: field.type for field in fields(QwenOptions)}
     folder_option_types = option_types
 
     def __init__(self, hf: Any, processor: Any, **options: Any) -> None:
         super().__init__(hf, processor)
         self.options = QwenOptions(**options)
+        self.files: Mapping[str, bytes] = {}  # of the folder it was read from, see layout.read_files
         extractor, tokenizer = processor.feature_extractor, processor.tokenizer
         self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
         template = processor.chat_template or tokenizer.chat_template
@@ -52,14 +58,20 @@ class QwenModel(HfModel):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> QwenModel:
-        if "thinker_config" in read_config(folder):
-            problem = "this is Qwen3-ASR in the layout of the qwen-asr package"
-            remedy = "Take the folder that transformers reads (its name ends in -hf)"
-            raise MillraceError(problem, where=str(folder), remedy=remedy)
-        return super().from_pretrained(folder, options)
+        if not layout.is_qwen_asr(folder):
+            model = super().from_pretrained(folder, options)
+        else:
+            model = cls(*_from_qwen_asr(folder), **options)
+        model.files = layout.read_files(folder)
+        return model
 
     def save_parts(self, folder: Path) -> None:
-        super().save_parts(folder)
+        if self.layout == "qwen-asr":
+            layout.write(folder, self.hf, self.processor, self.files)
+        else:
+            super().save_parts(folder)
+            for name in self.files.keys() & {"vocab.json", "merges.txt"}:
+                atomic.write_bytes(folder / name, self.files[name])
         atomic.write_json(folder / OPTIONS, asdict(self.options))
 
     def features(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
@@ -74,25 +86,34 @@ class QwenModel(HfModel):
         if not prepared.count:
             return self.zero_loss(), 0
         model, ids, mask = self.hf.model, prepared["input_ids"], prepared["attention_mask"]
-        mel, _ = self.features(prepared)
-        audio = model.multi_modal_projector(encode(model.audio_tower, mel, prepared))
+        with part("mel"):
+            mel, _ = self.features(prepared)
+        with part("audio encoder"):
+            audio = model.multi_modal_projector(encode(model.audio_tower, mel, prepared))
 
         # Embedded text, with the encoder's output at the places for audio.
-        embedded = self.hf.get_input_embeddings()(ids)
-        is_audio = (ids == self.hf.config.audio_token_id)[..., None]
-        embedded = embedded.masked_scatter(is_audio, audio.to(embedded.dtype))
-        hidden = model.language_model(inputs_embeds=embedded, attention_mask=mask, use_cache=False)[0]
+        with part("text decoder"):
+            embedded = self.hf.get_input_embeddings()(ids)
+            is_audio = (ids == self.hf.config.audio_token_id)[..., None]
+            embedded = embedded.masked_scatter(is_audio, audio.to(embedded.dtype))
+            hidden = model.language_model(inputs_embeds=embedded, attention_mask=mask, use_cache=False)[0]
 
         # The head runs only where there is an answer: the vocabulary is far wider than the model.
-        logits = self.hf.lm_head(hidden.flatten(0, 1).index_select(0, prepared["places"])).float()
-        return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
+        with part("head"):
+            logits = self.hf.lm_head(hidden.flatten(0, 1).index_select(0, prepared["places"])).float()
+            return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
+
+    def transcribe(self, prepared: Prepared) -> list[str]:
+        return [text for _, text in self.recognise(prepared)]
 
     @torch.no_grad()
-    def transcribe(self, prepared: Prepared) -> list[str]:
+    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
         if not len(prepared):
             return []
         tokenizer, ends = self.processor.tokenizer, self.hf.config.eos_token_id
-        prompts = [self.preparer.prompt(count) for count in prepared.host["audio_tokens"]]
+        # The answer begins with its language; begun for the model, it goes on in that one.
+        begin = tokenizer(known_tag(language), add_special_tokens=False).input_ids if language else []
+        prompts = [[*prompt, *begin] for prompt in prepared.host["prompts"]]
         ids = padded_ids(prompts, tokenizer.pad_token_id, "left")
         mask = padded_ids([[1] * len(prompt) for prompt in prompts], 0, "left")
         mel, mel_mask = self.features(prepared)
@@ -109,4 +130,33 @@ class QwenModel(HfModel):
             eos_token_id=sorted({tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}),
         )
         texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
-        return [without_tag(text) for text in texts]
+        return [(language or language_of(text), without_tag(text)) for text in texts]
+
+
+def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
+    """The model of a folder of the qwen-asr package, and its processor."""
+    import transformers
+
+    quieten()
+    arguments, state = layout.read(folder)
+    try:
+        config = transformers.Qwen3ASRConfig(**arguments)
+        with torch.device("meta"):
+            expected = transformers.Qwen3ASRForConditionalGeneration(config).state_dict()
+        layout.check_weights(state, expected, config.tie_word_embeddings, str(folder))
+        kind = transformers.Qwen3ASRForConditionalGeneration
+        if without_weights():
+            hf = kind(config)
+        else:
+            hf = kind.from_pretrained(None, config=config, state_dict=state, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        features = orjson.loads(layout.read_files(folder).get("preprocessor_config.json", b"{}"))
+        sizes = {name: features[name] for name in ("feature_size", "n_fft", "hop_length") if name in features}
+        extractor = transformers.Qwen3ASRFeatureExtractor(**sizes)
+        # The published template leaves out what the assistant has written; ours gives the same prompts.
+        processor = transformers.Qwen3ASRProcessor(extractor, tokenizer, chat_template=CHAT_TEMPLATE)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        remedy = "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
+        raise MillraceError(f"Qwen3-ASR cannot be loaded ({first})", str(folder), remedy) from error
+    return hf, processor

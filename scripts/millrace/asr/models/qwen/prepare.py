@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from millrace.common.errors import MillraceError
 MIN_SAMPLES = 8_000  # shorter clips get silence up to half a second, as in the published code
 CHUNK_TOKENS = 13  # audio tokens of a whole chunk
 MARKER = "<asr_text>"
+_KNOWN_TURNS = 10_000  # system turns whose ids are kept
 
 # Transformers' code of a language, then its ISO 639-2 and 639-3 codes and other names in use.
 _OTHER_NAMES = """
@@ -41,6 +41,22 @@ def tag(language: str | None) -> str:
     """
     name = (language or "").strip().lower().replace("_", "-")
     return f"language {_LANGUAGES.get(name) or _LANGUAGES.get(name.split('-')[0])}{MARKER}"
+
+
+def known_tag(language: str) -> str:
+    """`tag` of a language that Qwen3-ASR has a name for; raises MillraceError for others."""
+    text = tag(language)
+    if text == tag(None):
+        names = ", ".join(sorted(set(_LANGUAGES.values())))
+        raise MillraceError(f"Qwen3-ASR has no language {language!r}", "--language", f"It knows {names}")
+    return text
+
+
+def language_of(text: str) -> str:
+    """The language that an answer names; "" if none."""
+    head, marker, _ = text.partition(MARKER)
+    name = head.strip().removeprefix("language").strip()
+    return name if marker and name != "None" else ""
 
 
 def without_tag(text: str) -> str:
@@ -79,6 +95,7 @@ class QwenPreparer:
         self.half_chunk = audio.n_window
         self.chunk = 2 * self.half_chunk  # mel frames that the encoder convolves at once
         self.window = audio.n_window_infer // self.chunk * CHUNK_TOKENS  # audio tokens
+        self._known_turns: dict[str, tuple[list[int], list[int]]] = {}
 
     def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
         lengths = batch.lengths.tolist()
@@ -87,7 +104,8 @@ class QwenPreparer:
         tokens = [token_count(count, self.half_chunk) for count in frames]
 
         # What the decoder reads and writes.
-        prompts = [self.prompt(count) for count in tokens]
+        systems = list(batch.prompts) or [""] * len(tokens)
+        prompts = [self.prompt(*pair) for pair in zip(tokens, systems, strict=True)]
         targets = [self.target(*pair) for pair in zip(batch.transcripts, batch.languages, strict=True)]
         tensors = labelled(prompts, targets, self.tokenizer.pad_token_id, self.options.padding_side)
 
@@ -105,7 +123,7 @@ class QwenPreparer:
         tensors["frames"] = torch.tensor(frames, dtype=torch.int64)
         tensors["window_ends"] = torch.tensor(ends, dtype=torch.int32)
         longest_window = min(self.window, max(tokens, default=0))
-        host = {"audio_tokens": tokens, "width": width, "longest_window": longest_window}
+        host = {"audio_tokens": tokens, "width": width, "longest_window": longest_window, "prompts": prompts}
 
         # The encoder runs on real tokens, and on chunks that hold any: what padding costs is the decoder's.
         texts = [len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True)]
@@ -114,9 +132,14 @@ class QwenPreparer:
         counts = meter_counts(lengths, width, texts, self.flops(frames, tokens, texts), padded)
         return Prepared(batch, tensors, count=len(tensors["answers"]), counts=counts, host=host)
 
-    def prompt(self, tokens: int) -> list[int]:
-        """Ids of the turns before the answer, with `tokens` places for audio."""
-        before, after = self._around_audio
+    def prompt(self, tokens: int, system: str = "") -> list[int]:
+        """Ids of the turns before the answer, with `tokens` places for audio.
+
+        `system` is a sample's own system turn, in which control tokens are left out; "": that of the options.
+        """
+        for token in self.tokenizer.all_special_tokens if "<|" in system else ():
+            system = system.replace(token, " ")
+        before, after = self._around_audio(system or self.options.prompt)
         return [*before, *[self.config.audio_token_id] * tokens, *after]
 
     def target(self, transcript: str, language: str | None) -> list[int]:
@@ -129,11 +152,12 @@ class QwenPreparer:
         tagged = self.tokenizer(tag(language), add_special_tokens=False).input_ids
         return [*tagged, *written, self.tokenizer.eos_token_id]
 
-    @cached_property
-    def _around_audio(self) -> tuple[list[int], list[int]]:
+    def _around_audio(self, system: str) -> tuple[list[int], list[int]]:
         """Ids before and after the audio."""
+        if system in self._known_turns:
+            return self._known_turns[system]
         turns = [
-            {"role": "system", "content": [{"type": "text", "text": self.options.prompt}]},
+            {"role": "system", "content": [{"type": "text", "text": system}]},
             {"role": "user", "content": [{"type": "audio", "audio": "clip"}]},
         ]
         text = self.tokenizer.apply_chat_template(
@@ -145,7 +169,10 @@ class QwenPreparer:
             problem = f"the chat template makes {len(places)} places for audio, not 1"
             remedy = "Take the model's own chat_template.jinja, and no control tokens in the prompt"
             raise MillraceError(problem, remedy=remedy)
-        return ids[: places[0]], ids[places[0] + 1 :]
+        if len(self._known_turns) >= _KNOWN_TURNS:
+            self._known_turns.clear()
+        self._known_turns[system] = ids[: places[0]], ids[places[0] + 1 :]
+        return self._known_turns[system]
 
     def flops(self, frames: Sequence[int], audio_tokens: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
         """float64 (B,): a forward pass over so many mel frames, audio tokens, and decoder tokens with audio.

@@ -1,0 +1,38 @@
+"""Where the rows of an evaluation file lie: in a bucket folder, which alone knows their offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.manifests.manifest import scanned
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+
+
+def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
+    """Bucket folder and split of an evaluation file: its own, or where `bucket_dir` has the same rows.
+
+    The original command gives the manifest that the buckets' dev was made of. Raises MillraceError if it
+    was made of other rows.
+    """
+    path = Path(path)
+    if (path.parent / "bucket_config.json").is_file():
+        splits = BucketConfig.read(path.parent).splits
+        for split, parquet in splits.items():
+            if parquet.resolve() == path.resolve():
+                return path.parent, split
+    manifest = scanned([], {"dev": [path]})[0]
+    pieces = [table["tar_member_name"] for rows in manifest.ranges for table in manifest.read(rows)]
+    names = {name for piece in pieces for name in piece.to_pylist()}
+    ledgers = {each["scope"]: each for each in jsonl.read_or([], Path(bucket_dir, "ledger.json"))}
+    for split, parquet in BucketConfig.read(bucket_dir).splits.items():
+        ours = pc.unique(pq.read_table(parquet, columns=["tar_member_name"]).column(0)).to_pylist()
+        if ledgers.get(split, {}).get("rows_in") == manifest.rows and names.issuperset(ours):
+            return Path(bucket_dir), split
+    problem = f"its {manifest.rows} rows are not those of a split of {bucket_dir}, and it has no offsets"
+    remedy = "Build the buckets with it: build_bucket_manifests --dev; or give dev.parquet of a bucket folder"
+    raise MillraceError(problem, str(path), remedy)

@@ -1,0 +1,57 @@
+"""Write a model as a folder: of any checkpoint of a run, or of a folder that holds one in another layout.
+
+--layout transformers is what transformers and Millrace read, --layout qwen-asr what the qwen-asr package
+reads. Nothing of the run is changed; the folder's config.json is written last.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from millrace.common import cli
+from millrace.common.errors import MillraceError
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--metrics", type=Path, help="metrics.json of a run, or the run's folder")
+    source.add_argument("--model", type=Path, help="a folder that holds a model")
+    checkpoint = "of the run: best, last, or a name such as step-00000500 (default %(default)s)"
+    add("--checkpoint", default="best", help=checkpoint)
+    buckets = Path("results/asr/buckets")
+    add("--bucket-dir", type=Path, default=buckets, help="folder of the bucket_config.json of the run")
+    add(
+        "--layout", choices=["transformers", "qwen-asr"], default="transformers", help="(default %(default)s)"
+    )
+    add("--output", type=Path, required=True, help="output: the model's folder, or config.json in it")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    from millrace.asr.models import registry
+    from millrace.asr.training import checkpoint
+
+    if args.model:
+        model, name = registry.load(args.model), str(args.model)
+    else:
+        run = args.metrics if args.metrics.is_dir() else args.metrics.parent
+        buckets = args.bucket_dir.parent if args.bucket_dir.is_file() else args.bucket_dir
+        model, name = checkpoint.load_model(run, args.checkpoint, buckets)
+    if args.layout not in model.layouts:
+        remedy = f"Its layouts are: {', '.join(model.layouts)}"
+        raise MillraceError(f"there is no layout {args.layout} of {type(model).__name__}", name, remedy)
+    model.layout = args.layout
+    folder = args.output.parent if args.output.name == "config.json" else args.output
+    if args.model and folder.resolve() == args.model.resolve():
+        raise MillraceError("--output is the folder of --model", str(folder), "Name another folder")
+    model.save_pretrained(folder)
+    cli.log.info("%s: the model of %s, in the layout of %s", folder, name, args.layout)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,40 @@
+"""Show what the runs are worth as a page: error rates, learning curves, the worst clips to hear."""
+
+from __future__ import annotations
+
+import argparse
+
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.evaluation import page
+from millrace.asr.evaluation.runs import Run, worst_clips
+from millrace.common import atomic, cli
+from millrace.common.errors import MillraceError
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("--runs", nargs="*", metavar="METRICS", help="metrics.json of each run, in its folder")
+    add("--buckets", required=True, help="bucket_config.json of the data: the clips' audio")
+    add("--worst", type=cli.count, default=20, help="clips to hear")
+    add("--summary", required=True, help="output: tables, figures and clips as one page (HTML)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    if not args.runs:
+        raise MillraceError(
+            "there is no run to report", "asr.runs", "Give asr.runs a run, or --runs a metrics.json"
+        )
+    runs = [Run(path) for path in args.runs]
+    clips = worst_clips(runs, BucketConfig.read(args.buckets), args.worst)
+    atomic.write_text(args.summary, page.render(runs, clips))
+    cli.log.info(
+        "%s: %d runs, %d clips to hear", args.summary, len(runs), sum(bool(clip.audio) for clip in clips)
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

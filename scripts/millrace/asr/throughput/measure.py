@@ -1,0 +1,41 @@
+"""What the throughput report counts of a batch: samples, seconds, padding, and of which buckets they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.loading.collate import Batch
+from millrace.asr.loading.decode import SAMPLING_RATE
+from millrace.common.throughput.run import StepLine
+
+
+class BucketMeasure:
+    """Adds a batch to the line of its step; for millrace.common.throughput.recorder."""
+
+    def __init__(self, buckets: str | Path) -> None:
+        config = BucketConfig.read(buckets)
+        self._names = config.ids
+        # Where the rows of each bucket end in the concatenation of the bucket parquets.
+        self._ends = np.cumsum([pq.ParquetFile(path).metadata.num_rows for path in config.parquets()])
+
+    def __call__(self, line: StepLine, batch: Batch) -> None:
+        for name in ("audio_seconds", "padded_audio_seconds"):
+            line.setdefault(name, 0.0)
+        seconds, buckets = batch.lengths.cpu().numpy() / SAMPLING_RATE, line.setdefault("buckets", {})
+        line["samples"] += len(batch)
+        line["planned"] += batch.planned
+        line["audio_seconds"] += float(seconds.sum())
+        line["padded_audio_seconds"] += batch.audio.numel() / SAMPLING_RATE
+        for name, spent in batch.spent.items():
+            key = f"worker_{name}_seconds"
+            line[key] = line.get(key, 0.0) + spent  # type: ignore[literal-required]
+        numbers = np.searchsorted(self._ends, batch.rows, side="right")
+        for number in np.unique(numbers) if not batch.filler else ():
+            name, inside = self._names[number], numbers == number
+            samples, audio = buckets.get(name, (0, 0.0))
+            buckets[name] = samples + int(inside.sum()), audio + float(seconds[inside].sum())
+        line["bucket"] = next(iter(buckets)) if len(buckets) == 1 else None

@@ -1,0 +1,74 @@
+"""Which files the rules of the audit lane ask for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from millrace.common.training import ranks
+from millrace.common.workflow.audited import FINDINGS, PAGE
+
+_PACKAGE = Path(__file__).parents[1]
+# The code that a loader's batches depend on.
+_CODE = {
+    "asr": ("asr/loading", "asr/planning", "asr/models", "asr/training"),
+    "music": ("music/features", "music/sampling", "music/training"),
+    "image": ("image/records", "image/training"),
+}
+_SHARED = ("common/loading", "common/training", "audit/runner", "audit/probes", "audit/checks")
+
+
+class AuditInputs:
+    """Input functions and parameters of the lane's rules. `lanes` are the inputs of the lanes that train;
+    `on` the names of the lanes that are switched on."""
+
+    def __init__(self, section: dict, lanes: Mapping[str, Any], on: Collection[str]) -> None:
+        self.section, self.lanes, self._on = section, lanes, on
+
+    def targets(self, wildcards: Any = None) -> list[str]:
+        """The page of every run's loader, of the lanes that are switched on."""
+        lanes = [lane for lane in self.lanes if lane in self._on]
+        return [PAGE.format(lane=lane, run=run) for lane in lanes for run in self.lanes[lane].audited_runs()]
+
+    def data(self, wildcards: Any) -> list[str]:
+        """What a loader reads."""
+        return self.lanes[wildcards.lane].audited(wildcards.run).files
+
+    def loader(self, wildcards: Any) -> str:
+        """The flags of check_loader that name a run's loader."""
+        audited = self.lanes[wildcards.lane].audited(wildcards.run)
+        words = [f"--loader {audited.loader} --ranks {min(audited.ranks, 2)} --epochs {audited.epochs}"]
+        for name, value in audited.arguments.items():
+            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            words.append(f"--arg {shlex.quote(f'{name}={text}')}")
+        return " ".join(words)
+
+    def environment(self, wildcards: Any) -> str:
+        """What is set before Python starts, and a digest of the loader's code: other code is audited."""
+        values = {"MILLRACE_LOADER_CODE": _digest(wildcards.lane), **ranks.ENVIRONMENT}
+        return " ".join(f"{name}={value}" for name, value in values.items())
+
+    def findings(self, wildcards: Any) -> list[str]:
+        """What an audit found; nothing if runs start whatever it finds, and nobody asked for it."""
+        wanted = self.section["refuse"] != "none" or "audit" in self._on
+        return [FINDINGS.format(lane=wildcards.lane, run=wildcards.run)] if wanted else []
+
+    def choices(self, wildcards: Any = None) -> str:
+        """The flags of the entries whose fails stop a run, and of those that do not count, with reasons."""
+        refuse, ignore = self.section["refuse"], sorted(self.section["ignore"].items())
+        words = [f"--refuse {refuse if isinstance(refuse, str) else ','.join(refuse) or 'none'}"]
+        return " ".join(words + [f"--ignore {shlex.quote(f'{entry}={reason}')}" for entry, reason in ignore])
+
+
+@cache
+def _digest(lane: str) -> str:
+    digest = hashlib.sha256()
+    for folder in (*_CODE[lane], *_SHARED):
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

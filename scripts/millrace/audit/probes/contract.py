@@ -1,0 +1,267 @@
+"""What a loader promises: samples that collate, pinning, lengths, paths, and room for its batches."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import time
+from collections.abc import Iterator
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data._utils import pin_memory as torchs
+
+from millrace.audit.probes.look import length
+from millrace.audit.runner import trace
+from millrace.audit.runner.digest import describe, digest, members, walk_tensors
+from millrace.audit.runner.tap import Tap, index_list, reseed
+from millrace.audit.runner.target import Options, Rank, Target
+
+SECONDS, ORDERS, ITEMS, PATHS, DEPTH = 4.0, 3, 32, 5000, 4
+LACKING = ("IndexError", "KeyError")
+
+
+def contract(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """Read samples and batches in this process, without workers."""
+    loader = Tap(target.loader(), rank, workers=0).original
+    if loader is None:
+        return {}
+    reseed(options.seed)
+    data, seconds = loader.dataset, min(SECONDS, rank.left() / 4)
+    shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
+    seen: dict[str, Any] = {"samples": length(data), "steps": length(loader), "ranks": options.ranks}
+    seen |= {"workers": loader.num_workers, "prefetch": loader.prefetch_factor or 2}
+    seen |= {"shm": shm and shm.f_bavail * shm.f_frsize, "pin_memory": loader.pin_memory}
+    seen |= {"files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "open": len(os.listdir("/dev/fd"))}
+    seen |= {"strategy": torch.multiprocessing.get_sharing_strategy(), "paths": listed(data)}
+    seen["collate"] = collate(loader, time.monotonic() + seconds)
+    until = time.monotonic() + seconds
+    if isinstance(data, IterableDataset) and seen["samples"] is not None:
+        counted = sum(1 for _ in takewhile(lambda _: time.monotonic() < until, data))
+        seen["counted"] = counted if time.monotonic() < until else None
+    elif seen["samples"] and seen["collate"]["usual"]:
+        seen["items"] = items(data, seen["samples"], options.seed, until)
+    return seen
+
+
+def collate(loader: Any, until: float) -> dict[str, Any]:
+    """Collate batches as drawn in several orders.
+
+    `usual`: the sampler draws whole numbers below the length.
+    """
+    seen: dict[str, Any] = {"usual": True, "batches": 0, "bytes": 0, "tensors": 0, "padded": {}}
+    try:
+        for samples in _batches(loader, seen):
+            try:
+                batch = loader.collate_fn(samples if loader.batch_sampler is not None else samples[0])
+            except Exception as error:
+                seen["failed"] = {**trace.described(error), **unlike(samples), "size": len(samples)}
+                break
+            if seen["batches"] == 0 and loader.pin_memory:
+                seen["pin"] = pin(batch)
+            needed, tensors = shared_bytes(batch)
+            seen |= {"bytes": max(seen["bytes"], needed), "tensors": max(seen["tensors"], tensors)}
+            seen["padded"] |= padded(samples, batch)
+            seen["batches"] += 1
+            if time.monotonic() > until:
+                break
+    except Exception as error:  # of the data set or the sampler
+        seen["raised"] = trace.described(error)
+    return seen
+
+
+def _batches(loader: Any, seen: dict[str, Any]) -> Iterator[list[Any]]:
+    data, batched = loader.dataset, loader.batch_sampler is not None
+    if isinstance(data, IterableDataset):
+        source, size = iter(data), loader.batch_size or 1
+        while (samples := list(islice(source, size))) and (len(samples) == size or not loader.drop_last):
+            yield samples
+        return
+    for order in range(ORDERS):
+        for sampler in (loader.sampler, loader.batch_sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(order)
+        for each in loader.batch_sampler if batched else loader.sampler:
+            drawn = each if batched else [each]
+            whole = [type(index) is int and 0 <= index < (length(data) or 0) for index in index_list(drawn)]
+            seen["usual"] = seen["usual"] and all(whole)
+            samples = data.__getitems__(drawn) if hasattr(data, "__getitems__") else [data[i] for i in drawn]
+            yield samples
+
+
+def _read(data: Any, index: int) -> dict[str, Any]:
+    """The digest of a sample, or what it raised."""
+    try:
+        value = data[index]
+    except Exception as error:
+        return trace.described(error)
+    # An index or a class says nothing of where a sample comes from.
+    parts = {name: each for name, each in members(value) if getattr(each, "shape", ()) or type(each) is str}
+    return {"digest": digest(parts or value)}
+
+
+def items(data: Any, size: int, seed: int, until: float) -> dict[str, Any]:
+    """The last sample and the one beyond it: `equals` an earlier one; lists that are not as long as `len`."""
+
+    def get(index: int) -> dict[str, Any]:
+        reseed(seed)
+        return _read(data, index)
+
+    seen: dict[str, Any] = {"last": get(size - 1), "beyond": get(size)}
+    if "digest" in seen["beyond"]:
+        places: dict[str, list[int]] = {}
+        for index in sorted({*range(min(size, ITEMS)), size - 1}):
+            if time.monotonic() < until:
+                places.setdefault(get(index).get("digest", ""), []).append(index)
+        same = places.get(seen["beyond"]["digest"], [])
+        held = dict(members(data))
+        lists = {name: len(each) for name, each in held.items() if type(each) is not str and length(each)}
+        # Contents that several samples share prove nothing, unless they come again after each turn of a list.
+        steps = {other - one for one, other in itertools.pairwise(same)}
+        again = len(same) == 1 or (len(steps) == 1 and steps <= set(lists.values()))
+        seen["equals"] = same[0] if again and len(places) > 1 else None
+        # Those that say where the data set ends.
+        longer = {
+            name: many
+            for name, many in lists.items()
+            if many > size and "digest" in get(many - 1) and get(many).get("type") in LACKING
+        }
+        numbers = {name: each for name, each in held.items() if type(each) is int}
+        seen |= {"lists": lists, "longer": longer, "numbers": numbers}
+    return seen
+
+
+def listed(data: Any) -> list[dict[str, Any]]:
+    """Lists of paths that data sets have as attributes: which files are missing, or newer than an index."""
+    seen, owner = [], data
+    for _ in range(DEPTH):
+        texts = [str(each) for _, each in members(owner) if isinstance(each, (str, Path)) and str(each)]
+        roots = ["", *filter(os.path.isdir, texts)]
+        for name, rows in members(owner):
+            paths = [_path(row) for row in rows[:PATHS]] if isinstance(rows, (list, tuple)) else [None]
+            tried = [[os.path.join(root, each) for root in roots] for each in paths if each]
+            places = [next(filter(os.path.exists, each), "") for each in tried]
+            if None in paths or not any(places):
+                continue
+            gone = [path for path, place in zip(paths, places, strict=True) if not place]
+            row = {"name": name, "paths": len(paths), "missing": len(gone), "names": gone[:5]}
+            spare = gone and length(data) == len(rows) and "digest" in _read(data, places.index(""))
+            row["needed"] = not spare
+            for index in set(filter(os.path.isfile, texts)) - set(places):
+                written = os.path.getmtime(index) + 1
+                if newer := [place for place in places if place and os.path.getmtime(place) > written]:
+                    row |= {"index": index, "newer": newer[:5]}
+            seen.append(row)
+        owner = getattr(owner, "dataset", None)
+    return seen
+
+
+def _path(row: Any) -> str | None:
+    """The path in a row of a list: the row itself, or its first text with a suffix."""
+    parts = [row] if isinstance(row, (str, Path)) else [each for _, each in members(row)]
+    return next((str(each) for each in parts if isinstance(each, (str, Path)) and Path(each).suffix), None)
+
+
+def pin(batch: Any) -> dict[str, Any]:
+    """Tensors that torch's own walk does not pin, and fields that a pin_memory() of the user's loses.
+
+    Pinning needs a GPU: here, in the process of the probe, Tensor.pin_memory gives a copy that is noted.
+    """
+    copies: list[torch.Tensor] = []
+
+    def copy(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        copies.append(tensor.detach().clone())
+        return copies[-1]
+
+    own, torch.Tensor.pin_memory = torch.Tensor.pin_memory, copy
+    try:
+        after = torchs.pin_memory(batch)
+    except Exception as error:
+        return {"type": describe(batch)["type"], "raised": trace.described(error)}
+    finally:
+        torch.Tensor.pin_memory = own
+    before, pinned = dict(walk_tensors(batch)), dict(walk_tensors(after))
+    done = set(map(id, copies))
+    left = {path: each for path, each in pinned.items() if id(each) not in done}
+    # Lengths may stay on the CPU, as PackedSequence's do: whole numbers, one a sample.
+    missed = [path for path, each in left.items() if each.dim() > 1 or each.is_floating_point()]
+    lost = [path for path in before if path not in pinned]
+    return {
+        "type": describe(batch)["type"],
+        "pinned": len(copies),
+        "none": after is None,
+        "missed": missed,
+        "lost": lost,
+    }
+
+
+def padded(samples: list[Any], batch: Any) -> dict[str, Any]:
+    """Tensors whose rows begin or end with samples of several lengths: shape, lengths, and what says them."""
+    said: dict[str, Any] = {}
+    parts = [dict(walk_tensors(each)) for each in samples]
+    tensors = {
+        path: each for path, each in walk_tensors(batch) if each.layout is torch.strided and each.dim()
+    }
+    for path, tensor in tensors.items():
+        for field in parts[0]:
+            rows = [part.get(field) for part in parts]
+            if len(tensor) != len(rows) or any(row is None or row.dim() != tensor.dim() - 1 for row in rows):
+                continue
+            extents = torch.tensor([row.shape for row in rows])
+            varying = (extents != extents[0]).any(0).nonzero().flatten().tolist()
+            if varying and all(map(_holds, tensor, rows)):
+                lengths, longest = extents[:, varying[0]], tensor.shape[varying[0] + 1]
+                ways = [each.double() for each in (lengths, lengths.cumsum(0), longest - lengths)]
+                by = [name for name, each in tensors.items() if name != path and _says(ways, longest, each)]
+                said[path] = {"lengths": lengths.tolist()[:8], "shape": list(tensor.shape), "by": by[:1]}
+    return said
+
+
+def _holds(row: torch.Tensor, sample: torch.Tensor) -> bool:
+    ends = list(zip(sample.shape, row.shape, strict=True))
+    sides = [tuple(slice(n) for n, _ in ends), tuple(slice(max(m - n, 0), m) for n, m in ends)]
+    return any(torch.equal(row[side].to(sample.dtype), sample) for side in sides)
+
+
+def _says(ways: list[torch.Tensor], longest: int, value: torch.Tensor) -> bool:
+    """Whether a tensor is the lengths, their sums or a mask."""
+    if value.dim() > 1 and len(value) == len(ways[0]):
+        value = (value != 0).flatten(1).sum(1) * longest / value[0].numel()
+    value = value.double()[-len(ways[0]) :]
+    return any(value.shape == way.shape and torch.equal(value, way) for way in ways)
+
+
+def shared_bytes(batch: Any) -> tuple[int, int]:
+    """What a batch takes in shared memory, each storage once and in whole pages; and how many storages."""
+    page, storages = os.sysconf("SC_PAGE_SIZE"), {}
+    for _, tensor in walk_tensors(batch):
+        if tensor.layout is torch.strided and tensor.numel():
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr()] = -(-storage.nbytes() // page) * page
+    return sum(storages.values()), len(storages)
+
+
+def shapes(value: Any, path: str = "") -> dict[str, str]:
+    """Type, dtype and shape of all parts of a sample, by path; of texts only the type."""
+    said = describe(value)
+    said = {name: each for name, each in said.items() if name != "length" or type(value) is not str}
+    parts = {path: " ".join(map(str, said.values()))}
+    if "shape" not in said and not hasattr(value, "tobytes"):
+        for name, each in members(value):
+            parts |= shapes(each, f"{path}.{name}" if path else name)
+    return parts
+
+
+def unlike(samples: list[Any]) -> dict[str, Any]:
+    """The innermost field in which two samples of a batch differ in type or shape, and both."""
+    first = shapes(samples[0])
+    for other in map(shapes, samples[1:]):
+        for path in sorted({*first, *other}, key=len, reverse=True):
+            pair = [first.get(path, "missing"), other.get(path, "missing")]
+            if pair[0] != pair[1]:
+                return {"field": path or "the sample", "shapes": pair}
+    return {}

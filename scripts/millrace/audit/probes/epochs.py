@@ -1,0 +1,283 @@
+"""Epochs: as the loader gives them, told by set_epoch, in the user's loop, of a few samples, without workers,
+and restored in the middle."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import reduce
+from itertools import islice, takewhile
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from millrace.audit.probes.look import length
+from millrace.audit.runner.digest import fields
+from millrace.audit.runner.tap import Tap, index_list, reseed
+from millrace.audit.runner.target import Options, Rank, Target
+
+MOST_BATCHES = 50  # show whether an order changes
+SAMPLES, BATCH, FEW = 48, 16, 3  # repeated of each worker in each epoch; at most in a batch; indices
+MOST, MOST_ROWS = 20_000, 1000  # samples of a stream, rows of a dataset with indices: what it holds
+SKIPS = "skip_first_batches"  # accelerate's function for loaders without a state
+FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
+PLACES = ("sampler", "batch_sampler", "batch_sampler.sampler", "batch_sampler.batch_sampler.sampler")
+PLACES += ("dataset",)
+
+
+def epochs(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was read)."""
+    loader = target.loader()
+    tap = Tap(loader, rank, options.workers, options.start_method, max_batches=options.max_batches)
+    plain = []
+    for epoch in range(options.epochs):
+        rank.barrier()
+        tap.run()
+        plain.append({"notes": tap.notes(epoch), "ended": tap.ended[epoch], "length": length(loader)})
+    tap.close()
+    return {"plain": plain}
+
+
+def set_epoch(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """Notes after set_epoch(0) and set_epoch(1): `own`, and `main` if persistent workers may miss it.
+
+    `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset.
+    """
+    tap = Tap(target.loader(), rank, options.workers, options.start_method, max_batches=MOST_BATCHES)
+    seen: dict[str, Any] = {"parts": list(parts(tap, "set_epoch")), "flags": {}}
+    for place, part in parts(tap).items():
+        if isinstance(getattr(part, "shuffle", None), bool):
+            seen["flags"][f"{place}.shuffle"] = part.shuffle
+    if seen["parts"]:
+        seen["own"] = _notes(tap, (0, 1))
+    if "dataset" in seen["parts"] and tap.core.persistent_workers:
+        # Epoch 0 twice: what differs between the two is random, and not the epoch's.
+        seen["main"] = _notes(Tap(target.loader(), rank, 0, max_batches=MOST_BATCHES), (0, 1, 0))
+    return seen
+
+
+def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """Run the user's loop over the loader. `calls`: what was told which epoch. `joins`: it uses Join.
+
+    `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of them.
+    """
+    function, sampler = target.loop(), None
+    seen: dict[str, Any] = {"calls": None, "joins": False, "evaluation": None}
+    with suppress(Exception):  # there is none, or other probes say what it raises
+        sampler = target.val_loader().sampler
+    if isinstance(sampler, DistributedSampler):
+        seen["evaluation"] = {"samples": len(sampler.dataset), "drawn": sampler.total_size}
+    if function is None:
+        return seen
+    from torch.distributed.algorithms import Join
+
+    loader, calls, joins = target.loader(), [], []
+    for name, part in parts(Tap(loader, rank, 0), "set_epoch").items():
+        part = loader if name == "loader" else part
+        part.set_epoch = noting(part.set_epoch, lambda *args, name=name: calls.append([name, *args]))
+    Join.__init__ = noting(Join.__init__, lambda *_: joins.append(True))
+    # It may train for long: its first epochs say enough.
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, rank.left() - 2))
+    with suppress(KeyboardInterrupt):
+        function(loader)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return {**seen, "calls": calls, "joins": bool(joins)}
+
+
+def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """`epochs`: notes of epochs in which all samples are those of a few indices; None for streams.
+
+    Sequences that are equal in two places are copied randomness.
+    """
+    loader = target.loader()
+    tap = Tap(loader, rank, options.workers)
+    core = tap.original
+    if core is None or isinstance(core.dataset, IterableDataset):
+        return {"epochs": None}
+    drawn = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
+    batch = list(drawn) if isinstance(drawn, (list, tuple)) and core.batch_sampler is not None else [drawn]
+    # The same indices on all ranks, so that they can be compared; several, as one may be an empty sample.
+    few = list(range(min(FEW, length(core.dataset) or 1))) if hasattr(batch[0], "__index__") else batch[:1]
+    batch = [few[place % len(few)] for place in range(min(len(batch), BATCH))]
+    indices = [batch] * (max(1, tap.core.num_workers) * max(2, -(-SAMPLES // len(batch))))
+    plain = copy.copy(core)
+    plain.collate_fn = list  # a collate_fn may ask for samples that differ
+    for each in (loader, plain):
+        try:
+            tap = Tap(each, rank, options.workers, options.start_method, indices=indices)
+            for _ in range(2):
+                tap.run()
+            tap.close()
+            return {"epochs": [tap.notes(0), tap.notes(1)]}
+        except Exception:
+            if each is plain:
+                raise
+
+
+def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """Two passes: the `samples` of the first; `stable` fields are equal in both, `random` ones are not.
+
+    `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass had another
+    order. `shuffled_by`: what made an order.
+    """
+    tap = Tap(target.loader(), rank, workers=0, max_batches=options.max_batches)
+    core, half, complete, drawn = tap.original, rank.left() / 2, True, set()
+    rows = None if core is None or isinstance(core.dataset, IterableDataset) else length(core.dataset)
+    calls = _shuffles()
+    if rows is not None:
+        sampler = core.sampler if core.batch_sampler is None else core.batch_sampler
+        drawn = {str(i) for each in islice(sampler, options.max_batches) for i in index_list(each)}
+    orders = calls if rows is None else dict(calls)
+    passes: list[list[dict[str, str]]] = []
+    for until in (half, 2.0):
+        samples = islice(_samples(tap, rows), MOST)
+        passes.append(list(takewhile(lambda _, until=until: rank.left() > until, samples)))
+        complete &= len(passes[-1]) < MOST and rank.left() > until
+    first, second = passes if complete else [each[: min(map(len, passes))] for each in passes]
+    names, alike = list(first[0]) if first else [], list if rows is not None else Counter
+    one, other = ({name: [each.get(name) for each in seen] for name in names} for seen in (first, second))
+    stable = [name for name in names if alike(one[name]) == alike(other[name])]
+    return {
+        "iterable": rows is None,
+        "complete": complete and (rows is None or rows <= MOST_ROWS),
+        "all_drawn": rows is None or len(drawn) == rows,
+        "samples": first,
+        "stable": stable,
+        "random": [name for name in names if name not in stable],
+        "reordered": any(one[name] != other[name] for name in stable),
+        # What is called for every sample is no order of samples.
+        "shuffled_by": [name for name, count in orders.items() if rows is not None or count < len(first)],
+        "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
+    }
+
+
+def _samples(tap: Tap, rows: int | None) -> Iterator[dict[str, str]]:
+    if rows is not None:
+        yield from (fields(tap.original.dataset[row]) for row in range(0, rows, max(1, rows // MOST_ROWS)))
+    elif tap.original is not None and isinstance(tap.original.dataset, IterableDataset):
+        yield from map(fields, tap.original.dataset)
+    else:
+        tap.run()
+        yield from ({"": note["batch"]} for note in tap.notes(len(tap.ended) - 1))
+
+
+def _shuffles() -> Counter[str]:
+    """Calls of the functions that put things into a random order, from now on in this process."""
+    holders = {"torch": torch, "random": random, "Random": random.Random}
+    holders |= {"numpy.random": sys.modules["numpy"].random} if "numpy" in sys.modules else {}
+    calls: Counter[str] = Counter()
+    for place, holder in holders.items():
+        for name in {"shuffle", "permutation", "randperm"} & vars(holder).keys():
+            title = f"{place}.{name}"
+            setattr(holder, name, noting(vars(holder)[name], lambda *_, title=title: calls.update([title])))
+    return calls
+
+
+def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with equal seeds.
+
+    `how`: the part that has the state, or "" if none has one. `ahead`: workers draw before the loop sees.
+    """
+    tap = _started(target, options, rank)
+    how = next((place for place, part in parts(tap).items() if _stateful(part)), "")
+    if tap.core is not None and _accelerates(tap.view) and not _stateful(tap.core):
+        how = SKIPS
+    workers = 0 if tap.core is None else tap.core.num_workers
+    if not how or (how == "dataset" and workers):  # which hold copies of it
+        return {"how": ""}
+    tell_epoch(tap, 0)
+    tap.run()
+    state, at = None, max(1, len(tap.notes(0)) // 3)
+    tell_epoch(tap, 1)  # not epoch 0, whose order a fresh loader may give by itself
+    for step, _ in enumerate(tap.epoch(), start=1):
+        if step == at and how != SKIPS:
+            state = copy.deepcopy(parts(tap)[how].state_dict())
+    run = [tap.notes(0), tap.notes(1)]
+    tap.close()
+    # Loops differ in whether they call set_epoch after a restart: a state may rely on either.
+    ways = []
+    for way in ("", "set_epoch"):
+        tap = _started(target, options, rank)
+        if way and not parts(tap, way):
+            continue
+        if how != SKIPS:
+            parts(tap)[how].load_state_dict(copy.deepcopy(state))
+        if way:
+            tell_epoch(tap, 1)
+        if how == SKIPS:
+            tap.view = sys.modules["accelerate"].skip_first_batches(tap.view, at)
+        tap.run()
+        ways.append(tap.notes(0))
+        tap.close()
+    whole = len(run[1]) < MOST_BATCHES
+    return {"how": how, "at": at, "run": run, "ways": ways, "ahead": bool(workers), "whole": whole}
+
+
+def _started(target: Target, options: Options, rank: Rank) -> Tap:
+    """The loader of a script that has just started, with its seeds."""
+    reseed(options.seed + rank.rank)
+    loader = target.loader()
+    tap = Tap(loader, rank, options.workers, max_batches=MOST_BATCHES)
+    if tap.core is not None and (_stateful(loader) or _accelerates(loader)):
+        # Such a loader asks its sampler for its state.
+        tap.core.__dict__.update(sampler=tap.original.sampler, batch_sampler=tap.original.batch_sampler)
+    return tap
+
+
+def _accelerates(loader: Any) -> bool:
+    return type(loader).__module__.startswith("accelerate.")
+
+
+def _stateful(part: Any) -> bool:
+    """Whether it has state_dict() and load_state_dict(state), without more arguments."""
+    try:
+        inspect.signature(part.state_dict).bind()
+        inspect.signature(part.load_state_dict).bind({})
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def parts(tap: Tap, method: str = "") -> dict[str, Any]:
+    """The loader itself, its samplers and dataset by their places; those that have the method, if named."""
+    listed: dict[str, Any] = {"loader": tap.view}
+    for place in PLACES:
+        part = reduce(lambda owner, name: getattr(owner, name, None), place.split("."), tap.original)
+        if part is not None and all(part is not each for each in listed.values()):
+            listed[place] = part
+    return {
+        name: part for name, part in listed.items() if not method or callable(getattr(part, method, None))
+    }
+
+
+def tell_epoch(tap: Tap, number: int) -> None:
+    """Call set_epoch on all parts that have it."""
+    for part in parts(tap, "set_epoch").values():
+        part.set_epoch(number)
+
+
+def noting(function: Callable, note: Callable) -> Callable:
+    """The function, which calls `note` with its arguments first."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        note(*args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return called
+
+
+def _notes(tap: Tap, numbers: tuple[int, ...]) -> list[list[dict[str, Any]]]:
+    for number in numbers:
+        tell_epoch(tap, number)
+        tap.run()
+    tap.close()
+    return [tap.notes(epoch) for epoch in range(len(numbers))]

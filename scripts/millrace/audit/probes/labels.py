@@ -1,0 +1,54 @@
+"""Token rows of the first batches, with what the labels leave to train on, alone and beside other samples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from millrace.audit.probes.values import draw, walk
+from millrace.audit.runner.tap import reseed
+from millrace.audit.runner.target import Options, Rank, Target
+
+BATCHES, ROWS, LONGEST = 4, 8, 4096
+SPECIAL = ("eos", "pad", "audio", "image", "video")
+
+
+def token_rows(batch: Any) -> Iterator[dict]:
+    """Yield ids, labels and attention mask of each row; nothing if the batch is not of that kind."""
+    if not isinstance(batch, Mapping) or "labels" not in batch or "input_ids" not in batch:
+        return
+    ids, labels, mask = (batch.get(name) for name in ("input_ids", "labels", "attention_mask"))
+    if any(
+        getattr(t, "ndim", 0) != 2 or t.shape[1] > LONGEST or t.is_floating_point() for t in (ids, labels)
+    ):
+        return
+    loss = next((batch[name] for name in ("loss_mask", "loss_weights") if name in batch), None)
+    if getattr(loss, "shape", None) == labels.shape:
+        labels = labels.masked_fill(loss == 0, -100)
+    for row in range(min(len(ids), ROWS)):
+        masked = mask[row].tolist() if getattr(mask, "shape", None) == ids.shape else None
+        yield {"ids": ids[row].tolist(), "labels": labels[row].tolist(), "mask": masked}
+
+
+def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """Note the rows of a few batches, each also as its sample alone gives it, and the special tokens."""
+    reseed(options.seed)
+    loader = target.loader()
+    batches, special = [], {}
+    with contextlib.suppress(Exception):  # other probes say what a loader raises
+        for samples, batch in draw(loader, rank, BATCHES):
+            if not (rows := list(token_rows(batch))):
+                break
+            batches.append(rows)
+            for row, sample in zip(rows, samples, strict=False):
+                with contextlib.suppress(Exception):
+                    once, again = (list(token_rows(loader.collate_fn([sample]))) for _ in range(2))
+                    row["alone"] = once[0] if once == again and len(samples) == len(batch["labels"]) else None
+            if rank.left() < 2:
+                break
+    for _, value in walk(loader) if batches else ():
+        for name in (f"{of}{end}" for of in SPECIAL for end in ("_token_id", "_id")):
+            with contextlib.suppress(Exception):
+                special.setdefault(name.split("_")[0], int(getattr(value, name)))
+    return {"batches": batches, "special": special}

@@ -1,0 +1,81 @@
+"""Memory of a worker as it reads samples that are new to it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from millrace.audit.probes.look import length
+from millrace.audit.probes.methods import walk
+from millrace.audit.runner.tap import Tap, reseed
+from millrace.audit.runner.target import Options, Rank, Target
+
+CHUNK, MOST, GROWN, SECONDS = 8, 4096, 512 * 2**20, 3.0
+# How classes bound a cache: they compare its length with a number, or remove entries.
+BOUND = re.compile(
+    r"len\(\w+\.\w+\)\s*[<>]=?\s*(?:\w+\.(\w+)|(\d+))|popitem|popleft|\.pop\(next|del self|maxlen"
+)
+
+
+def memory(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """`new`: samples, private, anonymous and shared bytes after each chunk; `machine`: memory there is."""
+    loader = Tap(target.loader(), rank, workers=0).original
+    if loader is None:
+        return {}
+    reseed(options.seed)
+    data, new, until = loader.dataset, [], time.monotonic() + min(SECONDS, rank.left() / 4)
+    how = {"num_workers": 1, "collate_fn": measure, "worker_init_fn": loader.worker_init_fn}
+    how["multiprocessing_context"] = loader.multiprocessing_context or "fork"
+    if isinstance(data, IterableDataset):
+        how["batch_size"] = CHUNK
+    else:
+        order = list(islice(loader.sampler, MOST))
+        step = max(1, min(CHUNK, len(order) // 24))
+        how["batch_sampler"] = [order[start : start + step] for start in range(0, len(order), step)]
+    for measured in islice(DataLoader(data, **how), MOST // CHUNK):
+        new.append(measured)
+        if time.monotonic() > until or new[-1][1] - new[0][1] > GROWN:
+            break
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    seen = {"samples": length(data), "workers": loader.num_workers, "ranks": options.ranks, "new": new}
+    seen |= {"persistent": loader.persistent_workers, "split": hasattr(loader.sampler, "num_replicas")}
+    return seen | {"most": bound(data), "machine": min(limits)}
+
+
+def measure(samples: list[Any]) -> list[int]:
+    """Instead of a batch: how many samples it has, and what the worker holds without them."""
+    size = len(samples)
+    samples.clear()
+    lines = re.findall(r"^(\w+):\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
+    kib = {name: int(value) * 1024 for name, value in lines}
+    return [size, kib["Private_Dirty"], kib["Anonymous"] + kib["Swap"], kib["Shared_Dirty"]]
+
+
+def bound(data: Any) -> int | None:
+    """The most entries that a data set's caches may have; None: without a bound; 0: with an unknown one."""
+    most: list[int] = []
+    for each in {type(each): each for _, each in walk(data, "")}.values():
+        if type(each).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
+            continue
+        home, own = vars(sys.modules[type(each).__module__]), list(vars(type(each)).values())
+        codes = [code.__code__ for code in own if hasattr(code, "__code__")]
+        own += [home.get(name) for code in codes for name in code.co_names]
+        caches = [each.cache_parameters()["maxsize"] for each in own if hasattr(each, "cache_parameters")]
+        most += [size for size in caches if size is not None]
+        with contextlib.suppress(OSError, TypeError):
+            for match in BOUND.finditer(inspect.getsource(type(each))):
+                number = match[2] or getattr(each, match[1] or "", 0)
+                most.append(int(number) if isinstance(number, (int, str)) else 0)
+    return max(most, default=None)

@@ -1,0 +1,138 @@
+"""The same samples from workers that are forked, spawned and served, and what cannot be sent to them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from millrace.audit.runner import trace
+from millrace.audit.runner.digest import fields, members
+from millrace.audit.runner.tap import Tap, reseed
+from millrace.audit.runner.target import Options, Rank, Target
+
+SAMPLES, DEPTH, ITEMS = 4, 5, 50
+SENT = ("spawn", "forkserver")
+
+
+def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """`pickled`: what cannot be sent; `files`: open ones; `runs`: the same samples by each method, twice."""
+    loader = Tap(target.loader(), rank, workers=0).original
+    if loader is None:
+        return {"workers": None}
+    context, batched = loader.multiprocessing_context, loader.batch_sampler is not None
+    own = options.start_method or (context and context.get_start_method())
+    seen: dict[str, Any] = {"workers": loader.num_workers, "own": own, "runs": {}, "pickled": []}
+    seen["files"] = [path for path, each in walk(loader.dataset, "dataset") if _open(each)]
+    script = options.loader.rpartition(":")[0]
+    if script.endswith(".py"):
+        # Spawned workers import the user's script first, as they do where it is run.
+        sys.modules["__main__"].__file__, sys.modules["__main__"].__spec__ = str(Path(script).resolve()), None
+    changes = {"_iterator": None, "num_workers": 1, "prefetch_factor": 2, "persistent_workers": False}
+    changes |= {"pin_memory": False, "timeout": 0, "generator": None}
+    changes |= {"collate_fn": Fields(loader.collate_fn, batched)}
+    if twice := not isinstance(loader.dataset, IterableDataset):
+        drawn = next(iter(loader.batch_sampler), []) if batched else list(islice(loader.sampler, SAMPLES))
+        drawn = drawn[:SAMPLES]
+        changes |= {"batch_sampler": [drawn, drawn]} if batched else {"sampler": drawn * 2}
+    readers, began = {}, time.monotonic()
+    for name in ("fork", "fork again", *([own] if own in SENT else SENT)):
+        # A large data set takes long to send: it is sent twice only if there is time.
+        if name == "forkserver" != own and rank.left() < 2 * (time.monotonic() - began):
+            break
+        reseed(options.seed)
+        method = name.split()[0]
+        torch.multiprocessing.set_start_method(method, force=True)  # also for what a script starts itself
+        changes["_DataLoader__multiprocessing_context"] = torch.multiprocessing.get_context(method)
+        try:
+            view = copy.copy(loader)
+            vars(view).update(changes)
+            readers[name] = iter(view)
+        except Exception as error:
+            parts = {part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")}
+            seen["pickled"] = [bad for part, each in parts.items() if (bad := unpicklable(each, part))]
+            if seen["pickled"]:
+                break
+            seen["runs"][name] = {"raised": trace.described(error)}
+    for name, reader in readers.items():  # all start at the same time
+        try:
+            batches = list(islice(reader, 2 if batched else 2 * SAMPLES))
+            digests: dict[str, list[str]] = {}
+            for number, batch in enumerate(batches):
+                place = number % (len(batches) // 2) if twice else number
+                for field, each in batch["digests"].items():
+                    digests.setdefault(f"{place} {field}", []).append(each)
+            seen["runs"][name] = {"digests": digests, "holds": batches[0]["holds"] if batches else {}}
+        except Exception as error:
+            log = (rank.scratch / f"{rank.rank}.log").read_text(errors="replace")
+            seen["runs"][name] = {"raised": trace.described(error), "unguarded": "bootstrapping phase" in log}
+        reader._shutdown_workers()
+    return seen
+
+
+class Fields:
+    """Instead of the batch: digests of its samples and of itself, and what the worker's data set holds."""
+
+    def __init__(self, collate: Any, batched: bool) -> None:
+        self.collate, self.batched = collate, batched
+
+    def __call__(self, samples: Any) -> dict[str, Any]:
+        parts = [fields(each) for each in (samples if self.batched else [samples])]
+        parts.append(fields(self.collate(samples)))
+        digests = {
+            f"{place}: {name}": each for place, part in enumerate(parts) for name, each in part.items()
+        }
+        holds = {path: type(each).__name__ for path, each in walk(get_worker_info().dataset, "dataset")}
+        return {"digests": digests, "holds": holds}
+
+
+def walk(root: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """An object and what it holds, with paths such as `dataset.transform.transforms.0`."""
+    queue, seen = [(name, root, 0)], set()
+    for path, value, depth in queue:
+        yield path, value
+        if id(value) not in seen and depth < DEPTH:
+            seen.add(id(value))
+            queue += [(f"{path}.{name}", each, depth + 1) for name, each in _parts(value)]
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, partial):
+        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
+    if isinstance(value, (dict, list, tuple)):
+        return list(islice(members(value), ITEMS))
+    if isinstance(value, (torch.Tensor, type, type(os))):
+        return []
+    own = [("__self__", value.__self__)] if hasattr(value, "__func__") else []
+    return own + list(getattr(value, "__dict__", {}).items())
+
+
+def unpicklable(value: Any, path: str) -> dict[str, str] | None:
+    """Why a part cannot be sent to a new process, and the path of the innermost thing that is the cause."""
+    try:
+        ForkingPickler.dumps(value)
+    except Exception as error:
+        inner = (unpicklable(each, f"{path}.{name}") for name, each in _parts(value) if each is not value)
+        what = f"{type(value).__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+        bad = {"path": path, "what": what, "text": f"{type(error).__name__}: {error}"}
+        return next(filter(None, inner), bad)
+    return None
+
+
+def _open(value: Any) -> bool:
+    """An open file or HDF5 handle, which processes must not share."""
+    if isinstance(value, io.IOBase):
+        # An unbuffered one is read by os.pread or mapped, which have no position.
+        return not isinstance(value, (io.BytesIO, io.StringIO, io.FileIO)) and not value.closed
+    return type(value).__module__.startswith("h5py") and bool(value)

@@ -1,0 +1,99 @@
+"""Samples that two loaders share: by their files, their ids and their contents."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+from itertools import chain
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from millrace.audit.probes.colours import SUFFIXES, files
+from millrace.audit.probes.values import index_batches
+from millrace.audit.runner.digest import digest, members
+from millrace.audit.runner.tap import reseed
+from millrace.audit.runner.target import Options, Rank, Target
+
+MEDIA = (*SUFFIXES, ".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".mp4")
+IDS = "recording recording_id rec_id id uid utt_id key __key__ sample_id image_id"
+
+
+def rich(value: Any) -> bool:
+    """Say whether a field contains so much that equal contents are no chance: 64 values, or 8 fractions."""
+    raw = value.tobytes() if hasattr(value, "getextrema") else value if isinstance(value, str) else ()
+    array = hasattr(value, "reshape") and hasattr(value, "dtype")
+    flat = value.reshape(-1)[:4096].tolist() if array else raw
+    fractions = {number for number in flat if isinstance(number, float) and number % 1}
+    return len(fractions) >= 8 or (len(flat) >= 64 and len(set(flat)) >= 8)
+
+
+def marks(sample: Any) -> dict[str, str]:
+    """Return what identifies a sample: its ids, and digests of its contents."""
+    parts = {"": sample, **dict(members(sample))}
+    ids = {name: parts.pop(name) for name in IDS.split() if name in parts}
+    ids = {name: value for name, value in ids.items() if isinstance(value, str) and not value.isdigit()}
+    return ids | {f"content {name}".strip(): digest(value) for name, value in parts.items() if rich(value)}
+
+
+def base(data: Any, index: Any) -> tuple[Any, Any]:
+    """Return the data set behind subsets, and the index there."""
+    while hasattr(data, "indices") and hasattr(data, "dataset"):
+        data, index = data.dataset, data.indices[index]
+    return data, index
+
+
+def source(data: Any) -> str:
+    """Digest what a data set holds: two that are alike have the same sample at an index; "" if unknown."""
+    below = base(data, 0)[0]
+    scope = {name: value for name, value in vars(below).items() if "transform" not in name}
+    with contextlib.suppress(Exception):
+        held = pickle.dumps([type(below), scope])
+        return hashlib.blake2b(held).hexdigest()[:16] if below is not data or len(held) > 4096 else ""
+    return ""
+
+
+def read(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
+    """Return {kind: {mark: sample}} of all samples that a loader draws, as far as time allows."""
+    data, batches = getattr(loader, "dataset", None), index_batches(loader)
+    note: dict[str, Any] = {"read": 0, "complete": True, "marks": {}, "unstable": []}
+    rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())
+    lists, held, below = [], "", data
+    if batches is not None:
+        drawn = batches if loader.batch_sampler is None else dict.fromkeys(chain.from_iterable(batches))
+        rows = ((index, data[index]) for index in drawn)
+        held, below = source(data), base(data, 0)[0]
+        lists = [v for v in vars(below).values() if isinstance(v, (list, tuple)) or getattr(v, "shape", ())]
+        lists = [each for each in lists if len(each) == len(below)]
+    for index, sample in rows:
+        here, place = marks(sample), index if batches is None else base(data, index)[1]
+        if note["read"] < 4 and batches is not None:
+            again = marks(data[index])
+            note["unstable"] += [kind for kind in here if here[kind] != again.get(kind)]
+        named = chain(files(sample, below, MEDIA), *(files(each[place], below, MEDIA) for each in lists))
+        found = [*here.items(), *(("file", os.path.realpath(file)) for file, _ in named)]
+        for kind, mark in found + [("index", f"{held}:{place}")] * bool(held):
+            note["marks"].setdefault(kind, {}).setdefault(mark, index)
+        note["read"] += 1
+        if rank.left() < until:
+            note["complete"] = False
+            break
+    return note
+
+
+def splits(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """Note what the loaders of training and of evaluation share."""
+    reseed(options.seed)
+    val, start = target.val_loader(), rank.left()
+    if val is None:
+        return {}
+    notes = {"val": read(val, rank, start * 0.5), "train": read(target.loader(), rank, start * 0.1)}
+    theirs, ours = notes["val"].pop("marks"), notes["train"].pop("marks")
+    shared = {}
+    for kind in sorted(set(theirs) & set(ours) - {*notes["val"]["unstable"], *notes["train"]["unstable"]}):
+        equal = sorted(set(theirs[kind]) & set(ours[kind]))
+        pairs = [{"mark": mark, "train": ours[kind][mark], "val": theirs[kind][mark]} for mark in equal[:5]]
+        shared[kind] = {"count": len(equal), "examples": pairs}
+    return {**notes, "shared": shared}

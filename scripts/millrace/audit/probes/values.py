@@ -1,0 +1,232 @@
+"""What the first batches contain, and what every transform of the data set took and gave."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from millrace.audit.runner.digest import walk_tensors
+from millrace.audit.runner.tap import Tap, reseed
+from millrace.audit.runner.target import Options, Rank, Target
+
+BATCHES, SHORT, CHANNELS = 6, 64, (1, 3, 4)
+FOREIGN = ("torch", "torchvision", "albumentations", "PIL", "numpy", "cv2", "datasets")
+TRANSFORMS = {"Normalize", "ToTensor", "ToTensorV2", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype"}
+
+
+def walk(root: Any, name: str = "loader", limit: int = 3000) -> Iterator[tuple[str, Any]]:
+    """Yield (path, object) for all that an object reaches, the nearest first: attributes, items, bound
+    arguments, closures, and the globals that its functions name."""
+    queue, seen = deque([(name, root)]), set()
+    while queue and len(seen) < limit:
+        path, value = queue.popleft()
+        if isinstance(value, (str, bytes, int, float, type, types.ModuleType)) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield path, value
+        parts: Any = ()
+        if isinstance(value, Mapping):
+            parts = ((f"[{key!r}]", item) for key, item in islice(value.items(), SHORT))
+        elif isinstance(value, (list, tuple)):
+            parts = ((f"[{place}]", item) for place, item in enumerate(value[:SHORT]))
+        elif isinstance(value, (functools.partial, types.MethodType)):
+            names = ("func", "args", "keywords", "__self__", "__func__")
+            parts = [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
+        elif isinstance(value, types.FunctionType) and value.__module__.split(".")[0] not in FOREIGN:
+            scope = value.__globals__
+            parts = [(f":{name}", scope[name]) for name in value.__code__.co_names if name in scope]
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+                parts += [(f":{name}", cell.cell_contents)] if cell != types.CellType() else []
+        elif not hasattr(value, "dtype") and not isinstance(value, types.FunctionType):
+            methods = ("__getitem__", "__iter__", "__call__")
+            parts = [("", getattr(type(value), method, None)) for method in methods]
+            parts += [(f".{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
+        queue.extend((path + step, part) for step, part in parts)
+
+
+def flat(value: Any) -> list | None:
+    """Return the transforms that a Compose, nn.Sequential or list applies in turn, nested ones in line."""
+    inner = getattr(value, "transforms", value)
+    inner = list(inner) if isinstance(inner, (list, tuple, torch.nn.Sequential, torch.nn.ModuleList)) else []
+    if not inner or any(not callable(step) or isinstance(step, type) for step in inner):
+        return None
+    return [step for part in inner for step in (flat(part) or [part])]
+
+
+def look(value: Any) -> dict:
+    """Describe what a transform took or gave: kind, dtype, shape, range; of several values the image."""
+    while isinstance(value, (tuple, list, Mapping)) and value:
+        first = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
+        value = value.get("image", first) if isinstance(value, Mapping) else first
+    note: dict = {"type": type(value).__name__, "kind": "other"}
+    if hasattr(value, "getextrema") and hasattr(value, "mode"):
+        note |= {"kind": "PIL", "dtype": value.mode}
+    elif hasattr(value, "dtype") and hasattr(value, "shape"):
+        kind = "tensor" if isinstance(value, torch.Tensor) else "array"
+        note |= {"kind": kind, "dtype": str(value.dtype).split(".")[-1], "shape": list(value.shape)}
+        if 0 not in value.shape and "complex" not in note["dtype"]:
+            note |= {"min": float(value.min()), "max": float(value.max())}
+            note["grey"] = len(value.shape) == 3 and bool((value[:1] == value).all())
+    return note
+
+
+def numbers(value: Any) -> list[float] | None:
+    """Return constants as a list: of a number, a list, a tensor or an array."""
+    value = value.flatten().tolist() if hasattr(value, "dtype") and hasattr(value, "flatten") else value
+    value = [value] if isinstance(value, (int, float)) else value
+    known = isinstance(value, (list, tuple)) and 0 < len(value) <= 4096
+    return [float(v) for v in value] if known and all(isinstance(v, (int, float)) for v in value) else None
+
+
+def watch(step: Any) -> dict:
+    """Let a transform note what it takes and gives; its class keeps its name, and it stays an instance."""
+    kind = type(step)
+    note = {"class": getattr(step, "__name__", kind.__name__), "module": str(getattr(step, "__module__", ""))}
+    constants = {name: numbers(getattr(step, name, None)) for name in ("mean", "std", "max_pixel_value")}
+    note |= {name: value for name, value in constants.items() if value}
+
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        taken: dict = {}
+        with contextlib.suppress(Exception):
+            taken = look(args or named)
+        before = note.setdefault("in", taken)
+        if "min" in taken and "min" in before:
+            before |= {"min": min(before["min"], taken["min"]), "max": max(before["max"], taken["max"])}
+        try:
+            result = kind.__call__(self, *args, **named)
+        except Exception as error:
+            note.update({"raised": type(error).__name__, "text": str(error)[:200], "in": taken})
+            raise
+        with contextlib.suppress(Exception):
+            note["out"] = look(result)
+        return result
+
+    # Functions, and classes with slots or a metaclass, are not watched: constants are read.
+    with contextlib.suppress(Exception):
+        step.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+    return note
+
+
+def inventory(loader: Any) -> dict[str, list[dict]]:
+    """Return the chains of transforms that the loader reaches, and attributes that are a mean with a std."""
+    chains, constants, known = [], [], set()
+    for path, value in list(walk(loader)):
+        inner = flat(value) or []
+        named = path.endswith(("transform", "transforms", "augment", "preprocess")) and inner
+        if id(value) not in known and (named or {type(s).__name__ for s in [value, *inner]} & TRANSFORMS):
+            known |= {id(part) for _, part in walk(value, limit=200)}
+            chains.append({"path": path, "steps": [watch(step) for step in inner or [value]]})
+        elif id(value) not in known:
+            scope = getattr(value, "__dict__", {})
+            mean = numbers(scope.get("mean", scope.get("mean_")))
+            std = numbers(scope.get("std", scope.get("scale_")))
+            constants += [{"path": path, "mean": mean, "std": std}] if mean and std and any(mean) else []
+    return {"chains": chains, "constants": constants}
+
+
+def index_batches(loader: Any, limit: int | None = None) -> list | None:
+    """Return the indices that the loader's own sampler draws, a list for each batch, or None.
+
+    Without a limit also those that drop_last would leave out.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    if loader.batch_size and limit is None:
+        drawn, size = list(islice(loader.sampler, 10**6)), loader.batch_size
+        return [drawn[start : start + size] for start in range(0, len(drawn), size)]
+    return list(islice(loader.sampler if loader.batch_sampler is None else loader.batch_sampler, limit))
+
+
+def draw(loader: Any, rank: Rank, limit: int | None = BATCHES) -> Iterator[tuple[list, Any]]:
+    """Yield (samples, batch) as the loader makes them, in this process; no samples if they are unknown."""
+    batches = index_batches(loader, limit)
+    if batches is None:
+        yield from (([], batch) for batch in islice(Tap(loader, rank, 0).epoch(), limit))
+    for indices in batches or ():
+        if loader.batch_sampler is None:
+            yield [sample := loader.dataset[indices]], loader.collate_fn(sample)
+        else:
+            yield (samples := [loader.dataset[index] for index in indices]), loader.collate_fn(samples)
+
+
+def channel_axis(shape: torch.Size) -> int | None:
+    """Return the axis of the channels of images (B, C, H, W) or (B, H, W, C) and of clips, else None."""
+    axes = [axis for axis in (*range(1, len(shape) - 2), len(shape) - 1) if shape[axis] in CHANNELS]
+    return axes[0] if len(shape) in (4, 5) and axes else None
+
+
+def measured(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return the figures of a float field, or of images of integers; nothing for others."""
+    axis = channel_axis(tensor.shape)
+    if not tensor.numel() or tensor.is_complex() or (axis is None and not tensor.is_floating_point()):
+        return {}
+    place = axis if axis is not None else tensor.dim() - 1 if tensor.dim() == 2 else None
+    values = tensor.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
+    values = values.movedim(place, 0).flatten(1) if place is not None else values.flatten()[None]
+    # Eight-bit values are whole; scaled twice they are multiples of 1/65025, many of them below 1/255.
+    few = values[:, : 40000 // len(values)]
+    small = few[(few > 0) & (few < 1 / 255)] * 65025
+    row = {"image": axis is not None, "dtype": str(tensor.dtype).split(".")[-1], "shape": list(tensor.shape)}
+    row |= {"channels": len(values), "count": values.shape[1]}
+    row |= {
+        "mean": values.sum(1),
+        "std": values.square().sum(1),
+        "min": values.amin(1),
+        "max": values.amax(1),
+    }
+    row |= {"whole": bool((few == few.round()).all()), "distinct": few.unique().numel()}
+    grid = bool(((small - small.round()).abs() < 0.01).all())
+    return row | {"grid": grid, "small": small.round().unique().numel()}
+
+
+def merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of a field in all batches."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    ways = {"count": sum, "whole": all, "grid": all, "distinct": max, "small": max}
+    row = rows[0] | {name: way(columns[name]) for name, way in ways.items()}
+    mean, squares = (sum(columns[name]) / row["count"] for name in ("mean", "std"))
+    row |= {"mean": mean.tolist(), "std": (squares - mean.square()).clamp(min=0).sqrt().tolist()}
+    row["min"] = torch.stack(columns["min"]).amin(0).tolist()
+    return row | {"max": torch.stack(columns["max"]).amax(0).tolist()}
+
+
+def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> dict[str, Any]:
+    """Return mean, std, min and max of each channel; read while more than `until` seconds are left."""
+    rows: dict[str, list[dict]] = {}
+    complete = False
+    with contextlib.suppress(Exception):  # other probes say what a loader raises
+        for _, batch in draw(loader, rank, limit):
+            for path, tensor in walk_tensors(batch):
+                name, _, place = path.rpartition(".")
+                if not (name and place.isdigit() and tensor.dim() == 3):  # an image of a list
+                    name, row = path, measured(tensor)
+                else:
+                    row = measured(tensor[None])
+                if row and row["channels"] == rows.get(name, [row])[0]["channels"]:
+                    rows.setdefault(name, []).append(row)
+            if rank.left() < until:
+                break
+        else:
+            complete = True
+    return {"complete": complete, "fields": {name: merged(each) for name, each in rows.items()}}
+
+
+def values(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+    """Read a few batches; with a validation loader also all of both sets, for their figures."""
+    reseed(options.seed)
+    loader, start = target.loader(), rank.left()
+    note = {"expect": options.expect, **inventory(loader)}
+    note |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
+    unit = any(0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values())
+    if unit and (val := target.val_loader()) is not None:
+        train = figures(target.loader(), rank, None, start * 0.4)
+        note["sets"] = {"train": train, "val": figures(val, rank, None, start * 0.1)}
+    return note

@@ -1,0 +1,1 @@
+"""The findings as JSON, as text and as a page."""

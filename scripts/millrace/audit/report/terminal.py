@@ -1,0 +1,40 @@
+"""The report on a terminal of 100 columns: fails first, then what is not decidable, then the rest."""
+
+from __future__ import annotations
+
+import textwrap
+
+from millrace.audit.report.document import pairs, remarks, select, shown
+
+
+def text(document: dict) -> str:
+    """The report in short: of long texts six lines; the JSON and the page have them whole."""
+    place = {**document["environment"], "seconds": round(sum(each["seconds"] for each in document["probes"]))}
+    lines = _wrap("Audit of ", f"{document['loader']} {shown(place)}")
+    lines.append(", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number))
+    for probe in document["probes"]:
+        if probe["status"] not in ("ok", "skipped"):
+            lines += _wrap(f"  probe {probe['name']} {probe['status']}: ", probe["error"])
+    for entry in select(document, "fail"):
+        lines += ["", f"FAIL  {entry['name']:<6}  {entry['title']}"]
+        for row in (row for row in entry["findings"] if row["verdict"] == "fail"):
+            lines += _wrap("  cause     ", row["cause"])
+            for number, pair in enumerate(pairs(row["evidence"])):
+                lines += _wrap(" " * 12 if number else "  evidence  ", ": ".join(pair))
+            lines += _wrap("  fix       ", row["fix"])
+        lines.append(f"  link      {entry['link']}")
+    for title, rows in remarks(document).items():
+        lines += ["", title.upper()] if rows else []
+        for name, *said in rows:
+            lines += _wrap(f"  {name}  ", "; ".join(filter(None, said)), 10)
+    lines.append("")
+    for verdict in ("pass", "not applicable"):
+        if names := " ".join(entry["name"] for entry in select(document, verdict)):
+            lines += _wrap(f"{verdict.upper():<14}  ", names)
+    return "\n".join(lines)
+
+
+def _wrap(start: str, words: str, indent: int = 0) -> list[str]:
+    """At most six lines of these words, each below the first, or `indent` columns in."""
+    width, below = {"width": 100, "max_lines": 6, "placeholder": " ..."}, " " * (indent or len(start))
+    return textwrap.wrap(shown(words), initial_indent=start, subsequent_indent=below, **width) or [start]

@@ -1,0 +1,253 @@
+"""Runs probes in processes of their own: in time, within memory, and without leaving anything behind.
+
+The audit's own process starts a guard and writes to it what is to be audited, a line of JSON each; the guard
+answers with a line of results. The guard has loaded torch, and forks one process a rank for each probe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from millrace.audit.runner import linux, trace
+from millrace.audit.runner.registry import PROBES, Probe, Result
+from millrace.audit.runner.target import Options, Rank, Target
+
+POLL = 0.02
+LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
+
+
+class Guard:
+    """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look", "epochs"])`."""
+
+    def __enter__(self) -> Guard:
+        self._scratch = tempfile.mkdtemp(prefix="audit-")
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "MILLRACE_AUDIT": self._scratch}
+        # Not as a module of its own: spawned workers would import it as their main module. This package may
+        # have been found by a path that only the caller knows.
+        place = str(Path(__file__).parents[3])
+        code = f"import sys; sys.path.append({place!r}); from {__name__} import main; main()"
+        # In a session of its own, as it clears up after signals to the caller's group.
+        how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+        self._process = subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **how)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        self._process.terminate()  # interrupted in mid-audit
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVING)
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def audit(self, options: Options, probes: list[str]) -> dict[str, Result]:
+        """Run the probes on the loader that the options name; each has its result, "skipped" included."""
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"options": asdict(options), "probes": probes}) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        if not answer:
+            error = {"type": "SystemError", "text": f"the guard ended with code {self._process.wait()}"}
+            return {name: Result("died", [], error, 0.0) for name in probes}
+        return {name: Result(**result) for name, result in json.loads(answer).items()}
+
+
+def main() -> None:
+    """The guard itself."""
+    linux.adopt_orphans()
+    linux.die_with_parent(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import torch.utils.data  # noqa: F401 - once, for all processes that are forked
+
+    scratch = Path(os.environ["MILLRACE_AUDIT"])
+    try:
+        for line in sys.stdin:
+            request = json.loads(line)
+            results = _audit(Options(**request["options"]), request["probes"], scratch)
+            answers.write(json.dumps({name: asdict(result) for name, result in results.items()}) + "\n")
+            answers.flush()
+    finally:
+        _clear(linux.descendants(), set(), set())
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Result]:
+    deadline = time.monotonic() + options.timeout
+    results: dict[str, Result] = {}
+    for name in [each for each in PROBES if each in names]:
+        left = deadline - time.monotonic()
+        blind = "look" in results and results["look"].status != "ok"
+        if blind or left < 1:
+            text = "the loader gave no batch" if blind else f"the {options.timeout:g} s are over"
+            results[name] = Result("skipped", [], {"text": text}, 0.0)
+        else:
+            seconds = min(left, PROBES[name].share * options.timeout)
+            results[name] = _Run(PROBES[name], options, scratch, seconds).result()
+    return results
+
+
+class _Run:
+    """One probe in all its ranks."""
+
+    def __init__(self, probe: Probe, options: Options, scratch: Path, seconds: float) -> None:
+        self.probe, self.options, self.seconds = probe, options, seconds
+        self.folder = Path(tempfile.mkdtemp(dir=scratch))
+        self.deadline = time.monotonic() + seconds
+        self.world = options.ranks if probe.ranks else 1
+
+    def result(self) -> Result:
+        limit = self.options.memory_mb * 2**20 or min(8 * 2**30, linux.available_bytes() // 2)
+        before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+        running = {rank: self._fork(rank, port) for rank in range(self.world)}
+        seen, files, status, error = set(running.values()), set(), "ok", {}
+        for turn in itertools.count(1):
+            below = linux.descendants() if turn % 10 == 0 else []
+            seen.update(below)
+            files |= linux.shared_files(below)
+            if (needed := sum(map(linux.anonymous_bytes, below))) > limit:
+                text = f"its processes hold {needed / 2**30:.1f} GiB, more than {limit / 2**30:.1f} GiB"
+                status, error = "memory", {"text": text}
+            for rank, pid in list(running.items()):
+                ended, code = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    del running[rank]
+                    # The first says most: others may have waited for it.
+                    if status == "ok" and "data" not in self._answer(rank):
+                        status, error = self._why(rank, code)
+            if status == "ok" and running and time.monotonic() > self.deadline:
+                status, error = "hung", self._stacks(*min(running.items()))
+            if status != "ok" or not running:
+                break
+            time.sleep(POLL)
+        below = linux.descendants()
+        files |= linux.shared_files(below)
+        data = [self._answer(rank).get("data", {}) for rank in range(self.world)]
+        _clear(below, seen, files - before)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return Result(status, data, error, round(time.monotonic() - self.deadline + self.seconds, 2))
+
+    def _fork(self, rank: int, port: int) -> int:
+        if pid := os.fork():
+            return pid
+        try:
+            self._child(rank, port)
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    def _child(self, rank: int, port: int) -> None:
+        linux.die_with_parent(signal.SIGKILL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setsid()
+        log = os.open(self.folder / f"{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+            os.dup2(target, stream)
+        faulthandler.register(signal.SIGUSR1, file=log, all_threads=False)
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world}
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        place["TMPDIR"] = tempfile.tempdir = str(self.folder)  # what lies there is removed
+        os.environ.update({name: str(value) for name, value in place.items()})
+        # Workers of a forkserver, the default on Python 3.14, are forked from one that has loaded torch.
+        multiprocessing.set_forkserver_preload(["torch.utils.data"])
+        me = Rank(rank, self.world, self.folder, self.deadline)
+        try:
+            _join_group(me)
+            _unseed()
+            answer = {"data": self.probe.function()(Target(self.options), self.options, me)}
+        except BaseException as error:
+            answer = {"error": trace.described(error)}
+        (self.folder / f"{rank}.json").write_text(json.dumps(answer, default=str))
+
+    def _answer(self, rank: int) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):  # of a rank that died, or is still writing
+            return json.loads((self.folder / f"{rank}.json").read_text())
+        return {}
+
+    def _log(self, rank: int) -> str:
+        with contextlib.suppress(OSError):
+            return (self.folder / f"{rank}.log").read_text(errors="replace")
+        return ""
+
+    def _why(self, rank: int, code: int) -> tuple[str, dict[str, Any]]:
+        if error := self._answer(rank).get("error"):
+            return "raised", {**error, "rank": rank}
+        name = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
+        text = f"rank {rank} ended with {name}"
+        return "died", {"text": text, "log": self._log(rank)[-2000:], "rank": rank}
+
+    def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
+        """Where the processes stand that did not end: the workers first, as the others wait for them."""
+        said = len(self._log(rank))
+        for each in [*linux.descendants(pid), pid]:
+            with contextlib.suppress(OSError):
+                os.kill(each, 0 if linux.is_tracker(each) else signal.SIGUSR1)  # it would end a tracker
+            time.sleep(0.1)
+        lines = self._log(rank)[said:].splitlines()
+        frames = [line.strip() for line in lines if line.startswith("  File ")]
+        text = f"no end after {self.seconds:.0f} s"
+        return {"text": text, "where": trace.users(frames), "trace": frames[:20], "rank": rank}
+
+
+def _join_group(me: Rank) -> None:
+    """A gloo group, as a training script has one; the user's own init_process_group then changes nothing."""
+    import torch.distributed as dist
+
+    if dist.is_available():
+        store = dist.FileStore(str(me.scratch / "store"), me.world)
+        dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world)
+        dist.init_process_group = lambda *_, **__: None
+
+
+def _unseed() -> None:
+    """Random states as a fresh process has them: those of the guard are the same in all that it forks."""
+    import torch
+
+    torch.seed()
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    torch.set_num_threads(1)
+
+
+def _clear(below: list[int], seen: set[int], files: set[str]) -> None:
+    """End all processes below this one and remove their files in /dev/shm."""
+    until = time.monotonic() + 1.0
+    while below:
+        for pid in below:
+            if time.monotonic() > until or not linux.is_tracker(pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        below = linux.descendants()
+        time.sleep(POLL if below else 0)
+    for name in files | linux.shared_files(list(seen)):
+        with contextlib.suppress(OSError):
+            os.unlink(f"/dev/shm/{name}")

@@ -1,0 +1,73 @@
+"""Processes as Linux shows and ends them; elsewhere these functions do nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+from pathlib import Path
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def die_with_parent(signal: int) -> None:
+    """Get `signal` when the parent process ends."""
+    _prctl(1, int(signal))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose own parent ends."""
+    _prctl(36, 1)
+
+
+def descendants(pid: int = 0) -> list[int]:
+    """All processes below `pid` (0: this one), of any depth."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    below, open_ends = [], [pid or os.getpid()]
+    while open_ends:
+        children = parents.get(open_ends.pop(), [])
+        below += children
+        open_ends += children
+    return below
+
+
+def is_tracker(pid: int) -> bool:
+    """Python's trackers end by themselves after their process, and remove what it left."""
+    with contextlib.suppress(OSError):
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory that is no file's: quick to read, but counts what a fork still shares."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def shared_files(pids: list[int]) -> set[str]:
+    """Files in /dev/shm that these processes have mapped, or that torch has named by them."""
+    names: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            names.update(re.findall(r"/dev/shm/(\S+)", Path(f"/proc/{pid}/maps").read_text()))
+    with contextlib.suppress(OSError):
+        made = tuple(f"torch_{pid}_" for pid in pids)
+        names.update(name for name in os.listdir("/dev/shm") if name.startswith(made))
+    return names
+
+
+def available_bytes() -> int:
+    """Memory that new processes can have."""
+    with contextlib.suppress(OSError, TypeError):
+        return 1024 * int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
+    return 0

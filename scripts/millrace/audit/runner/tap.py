@@ -1,0 +1,297 @@
+"""Reads a loader's batches and notes how they came about: worker, indices, contents and random states."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing.connection
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import CellType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from millrace.audit.runner import linux
+from millrace.audit.runner.digest import digest, fields, members, walk_tensors
+from millrace.audit.runner.target import Rank
+
+RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what it saw
+MOST_WORKERS = 2  # show what more would show
+_folders = itertools.count()
+
+
+class Tap:
+    """A loader that is listened to. The user's object stays as it is; its own collate_fn, worker_init_fn,
+    sampler and generator are in use.
+
+    `workers` (None: the loader's own, but at most 2) and `start_method` replace the loader's own where they
+    are given. `indices`: instead of the sampler's, one list a batch.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        rank: Rank,
+        workers: int | None = None,
+        start_method: str = "",
+        *,
+        max_batches: int = 1000,
+        indices: list[list[int]] | None = None,
+    ) -> None:
+        self.rank, self.max_batches = rank, max_batches
+        self.folder = rank.scratch / f"tap-{rank.rank}-{next(_folders)}"
+        self.folder.mkdir()
+        self.workers, self.start_method, self.given = workers, start_method, indices
+        # The DataLoader that is listened to, if there is one, and the user's own behind it.
+        self.core: DataLoader | None = None
+        self.original: DataLoader | None = None
+        self.drawn: list[Any] = []
+        self.view = self._wrapped(loader)
+        self._notes: list[list[dict[str, Any]]] = []
+        self.ended: list[bool] = []  # of each epoch: False if it was left before its end
+        # Of each worker's file: lines that were read, and the states that the last start noted.
+        self._read: dict[Path, tuple[int, dict[str, str] | None]] = {}
+
+    def epoch(self) -> Iterator[Any]:
+        """The user's batches, untouched; at most `max_batches`, and no longer than the probe's time."""
+        self.drawn.clear()
+        notes: list[dict[str, Any]] = []
+        self._notes.append(notes)
+        self.ended.append(False)
+        if self.core is not None and self.core.num_workers == 0:
+            _write(self.folder, {"start": states(self.core.dataset, self.original.collate_fn)})
+        slowest, before = 0.0, time.monotonic()
+        for step, batch in enumerate(self.view):
+            notes.append({"step": step, "batch": digest(batch), "size": batch_size(batch)})
+            if hasattr(self.view, "sample_ids"):
+                ids = list(map(str, self.view.sample_ids(batch)))
+                notes[-1] |= {"indices": ids, "named": True, "size": len(ids)}
+            yield batch
+            slowest, before = max(slowest, time.monotonic() - before), time.monotonic()
+            if step + 1 >= self.max_batches or self.rank.left() < RESERVE + 2 * slowest:
+                self.close()
+                break
+        else:
+            self.ended[-1] = True
+        self._join(notes)
+
+    def run(self) -> None:
+        """Read one epoch."""
+        for _ in self.epoch():
+            pass
+
+    def notes(self, epoch: int) -> list[dict[str, Any]]:
+        """How the batches of an epoch (0: the first that was read) came about, in order."""
+        return self._notes[epoch]
+
+    def close(self) -> None:
+        """End the workers."""
+        if self.core is not None:
+            iterator, self.core._iterator = self.core._iterator, None
+            if hasattr(iterator, "_shutdown_workers"):
+                iterator._shutdown_workers()
+
+    def _wrapped(self, loader: Any) -> Any:
+        if isinstance(loader, DataLoader) and not hasattr(loader, "base_dataloader"):
+            return self._listening(loader)
+        # Loaders around a DataLoader: accelerate's, webdataset's WebLoader, our own.
+        for name, value in list(getattr(loader, "__dict__", {}).items()):
+            parts = value if isinstance(value, list) else [value]
+            if any(isinstance(each, DataLoader) for each in parts):
+                parts = [self._listening(each) if isinstance(each, DataLoader) else each for each in parts]
+                return _copy(loader, {name: parts if isinstance(value, list) else parts[0]})
+        return loader
+
+    def _listening(self, loader: DataLoader) -> DataLoader:
+        """A copy whose functions write notes and then call the user's."""
+        workers = min(loader.num_workers, MOST_WORKERS) if self.workers is None else self.workers
+        changes: dict[str, Any] = {"_iterator": None, "num_workers": workers}
+        if workers == 0:
+            changes |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+            changes["_DataLoader__multiprocessing_context"] = None
+        else:
+            changes["prefetch_factor"] = loader.prefetch_factor or 2
+            if self.start_method:
+                context = torch.multiprocessing.get_context(self.start_method)
+                changes["_DataLoader__multiprocessing_context"] = context
+        if hasattr(loader, "_initial_iter_for_state_dict"):  # torchdata's, once it was asked for its state
+            changes["_initial_iter_for_state_dict"] = False
+        functions = Functions(loader, self.folder)
+        changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
+        if not isinstance(loader.dataset, IterableDataset):
+            name, given = "batch_sampler" if functions.batched else "sampler", self.given
+            if given is not None and not functions.batched:
+                given = [each for batch in given for each in batch]
+            changes[name] = Indices(getattr(loader, name) if given is None else given, self.drawn)
+        self.core, self.original = _copy(loader, changes), loader
+        return self.core
+
+    def _join(self, notes: list[dict[str, Any]]) -> None:
+        """Add what the workers wrote. Batches are known by content, equal ones by their worker's turn."""
+        lines: dict[str, list[dict[str, Any]]] = {}
+        turns: dict[tuple[int | None, int], dict[str, Any]] = {}
+        for path in sorted(self.folder.glob("*.jsonl")):
+            written = path.read_text().splitlines()
+            (read, start), order = self._read.get(path, (0, None)), 0
+            for line in map(json.loads, written[read:]):
+                start = line.get("start", start)
+                if "batch" in line:
+                    line |= {"order": order, "start": start}
+                    lines.setdefault(line["batch"], []).append(line)
+                    turns[line["worker"], order] = line
+                    order += 1
+            self._read[path] = len(written), start
+        for note in notes:
+            step, alike = note["step"], lines.get(note["batch"])
+            line: dict[str, Any] = {}
+            if alike:
+                alike.sort(key=lambda each: (each["order"], each["worker"] or 0))
+                line = alike.pop(0)
+            elif self.core is not None and not isinstance(self.core.dataset, IterableDataset):
+                # A wrapper makes other batches of what workers wrote; indices are dealt in turn.
+                workers = self.core.num_workers
+                line = turns.get((step % workers, step // workers) if workers else (None, step), {})
+            note.update({"worker": None, **line, "batch": note["batch"]})
+            if self.core is not None and "indices" not in note:
+                note["indices"] = index_list(self.drawn[step] if step < len(self.drawn) else None)
+            if "samples" in note and "named" not in note:
+                note["size"] = len(note["samples"])
+
+
+class Indices:
+    """A sampler that notes what it hands out."""
+
+    def __init__(self, sampler: Any, drawn: list[Any]) -> None:
+        self.sampler, self.drawn = sampler, drawn
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in self.sampler:
+            self.drawn.append(each)
+            yield each
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("sampler", "drawn"):
+            raise AttributeError(name)
+        return getattr(self.sampler, name)
+
+
+class Functions:
+    """The user's functions, which note samples, the batch that is made of them, and states of generators."""
+
+    def __init__(self, loader: DataLoader, folder: Path) -> None:
+        self.init, self.collate = loader.worker_init_fn, loader.collate_fn
+        self.batched, self.folder = loader.batch_sampler is not None, folder
+
+    def collate_fn(self, samples: Any) -> Any:
+        digests = [fields(each) for each in (samples if self.batched else [samples])]
+        batch = self.collate(samples)
+        note = {"pid": os.getpid(), "samples": digests, "batch": digest(batch)}
+        info = get_worker_info()
+        note |= {"worker": info and info.id, "seed": info and info.seed}
+        note["random"] = states(info and info.dataset, self.collate)
+        _write(self.folder, note)
+        return batch
+
+    def worker_init_fn(self, worker: int) -> None:
+        linux.die_with_parent(signal.SIGKILL)
+        parent = multiprocessing.parent_process()
+        threading.Thread(target=_die_with, args=[parent], daemon=True).start()
+        if self.init is not None:
+            self.init(worker)
+        _write(self.folder, {"start": states(get_worker_info().dataset, self.collate)})
+
+
+def _die_with(process: Any) -> None:
+    """End with the process that reads: a worker's parent may be a forkserver, which outlives it."""
+    multiprocessing.connection.wait([process.sentinel])
+    os._exit(1)
+
+
+def reseed(seed: int) -> None:
+    """Seed torch, Python and NumPy, so that the same samples are drawn again."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def states(*holders: Any) -> dict[str, str]:
+    """Digests of the random states of torch, Python and NumPy, and of the generators that objects hold."""
+    seen = {"torch": digest(torch.get_rng_state()), "python": digest(random.getstate())}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        seen["numpy"] = digest(numpy.random.get_state())
+    for holder in holders:
+        seen |= {path: _state(each) for path, each in generators(holder)}
+    return seen
+
+
+def generators(
+    value: Any, path: str = "", depth: int = 5, seen: set[int] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """The random generators below an object's attributes, with their paths."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, (torch.Tensor, type, str, bytes, int, float)) or value is None:
+        return
+    seen.add(id(value))
+    module = type(value).__module__
+    if isinstance(value, (torch.Generator, random.Random)) or module.startswith("numpy.random"):
+        yield path, value
+    elif isinstance(value, partial):
+        yield from generators((value.func, value.args, value.keywords), path, depth, seen)
+    elif depth:
+        cells = getattr(value, "__closure__", None) or ()
+        cells = [cell.cell_contents for cell in cells if cell != CellType()]  # an empty one raises
+        slots = () if hasattr(value, "__dict__") else getattr(type(value), "__slots__", ())
+        parts = [("closure", cells), *members(value), *((name, getattr(value, name, None)) for name in slots)]
+        for name, each in parts[:100]:
+            yield from generators(each, f"{path}.{name}" if path else name, depth - 1, seen)
+
+
+def _state(generator: Any) -> str:
+    holder = getattr(generator, "bit_generator", generator)
+    names = ("state", "get_state", "getstate")
+    state = next(getattr(holder, name) for name in names if hasattr(holder, name))
+    return digest(state() if callable(state) else state)
+
+
+def batch_size(batch: Any) -> int:
+    """Samples of a batch: the first extent of its first tensor, else the length of its first list."""
+    for _, tensor in walk_tensors(batch):
+        return int(tensor.shape[0]) if tensor.dim() else 1
+    for _, value in members(batch):
+        if isinstance(value, (list, tuple)):
+            return len(value)
+    return len(batch) if isinstance(batch, (list, tuple)) else 1
+
+
+def index_list(drawn: Any) -> list[Any] | None:
+    """Sample indices of what a sampler handed out: an index, a list of them, or an object with `rows`."""
+    if drawn is None:
+        return None
+    drawn = getattr(drawn, "rows", drawn)
+    values = list(drawn) if hasattr(drawn, "__iter__") and not isinstance(drawn, (str, bytes)) else [drawn]
+    return [int(each) if hasattr(each, "__index__") else str(getattr(each, "id", each)) for each in values]
+
+
+def _copy(loader: Any, changes: dict[str, Any]) -> Any:
+    """A shallow copy with other attributes; DataLoader lets nobody set them afterwards."""
+    view = object.__new__(type(loader))
+    view.__dict__.update({**loader.__dict__, **changes})
+    return view
+
+
+def _write(folder: Path, note: dict[str, Any]) -> None:
+    with open(folder / f"{os.getpid()}.jsonl", "a") as file:
+        file.write(json.dumps(note) + "\n")

@@ -1,0 +1,161 @@
+"""What is audited: the user's loader, found by its name, and what the command line says of it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millrace.common.errors import MillraceError
+
+
+class NotLoadable(MillraceError):
+    """The name given leads to nothing that can be audited."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line. `workers` None: the loader's own, but at most 2; `start_method` "": its own."""
+
+    loader: str
+    args: dict[str, Any] = field(default_factory=dict)
+    val_loader: str = ""
+    model: str = ""
+    loop: str = ""
+    ranks: int = 2
+    together: bool = True  # ranks train with this loader; False: nobody has said so
+    workers: int | None = None
+    epochs: int = 2
+    start_method: str = ""
+    expect: str = ""
+    timeout: float = 60
+    memory_mb: int = 0
+    max_batches: int = 1000
+    seed: int = 20
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a probe: its rank of `world`, a private folder, and the time that is left."""
+
+    rank: int
+    world: int
+    scratch: Path
+    deadline: float
+
+    def left(self) -> float:
+        """Seconds left for this probe."""
+        return self.deadline - time.monotonic()
+
+    def barrier(self) -> None:
+        """Wait for the other ranks."""
+        if self.world > 1:
+            import torch.distributed
+
+            torch.distributed.barrier()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the options name; each call makes it anew, as the user's own script would."""
+
+    options: Options
+
+    def loader(self) -> Any:
+        """The user's loader: a DataLoader, or an iterable of batches."""
+        return _loader(self.options.loader, self.options.args, "train_dataloader")
+
+    def val_loader(self) -> Any:
+        """The loader of --val-loader, or None."""
+        if not (name := self.options.val_loader):
+            return None
+        thing, args = locate(name), self.options.args
+        if callable(thing):  # it need not take all that the training loader takes
+            taken = inspect.signature(thing).parameters
+            if all(each.kind != each.VAR_KEYWORD for each in taken.values()):
+                args = {name: value for name, value in args.items() if name in taken}
+        return _loader(name, args, "val_dataloader")
+
+    def model(self) -> Any:
+        """The torch.nn.Module of --model, or None."""
+        if not self.options.model:
+            return None
+        thing = locate(self.options.model)
+        return thing() if isinstance(thing, type) or not hasattr(thing, "parameters") else thing
+
+    def loop(self) -> Callable | None:
+        """The function of --loop, which takes the loader and trains with it, or None."""
+        return locate(self.options.loop) if self.options.loop else None
+
+
+def parse_args(pairs: list[str]) -> dict[str, Any]:
+    """`key=value` of --arg; a value that is JSON is read as JSON, others are text."""
+    values = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise MillraceError(f"--arg {pair} is not key=value", remedy="Write --arg batch_size=8")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+def expectation(text: str) -> str:
+    """--expect: 0-1, imagenet, none, or a mean and a standard deviation; others raise ValueError."""
+    if text in ("", "0-1", "imagenet", "none") or len([float(each) for each in text.split(",")]) == 2:
+        return text
+    raise ValueError(text)
+
+
+def locate(name: str) -> Any:
+    """What `package.module:name` or `file.py:name` leads to."""
+    place, _, attribute = name.rpartition(":")
+    if not (place and attribute):
+        raise NotLoadable("is not module:name", name, "Write package.module:factory or file.py:factory")
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise NotLoadable("there is no such file", str(path))
+        # Workers that are spawned import it by this name, from this folder.
+        sys.path.insert(0, str(path.parent))
+        place = path.stem
+    try:
+        thing = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name and place.startswith(error.name):
+            remedy = "Start the audit where Python finds it, or give the file: file.py:factory"
+            raise NotLoadable(f"there is no module {error.name}", name, remedy) from None
+        raise
+    for part in attribute.split("."):
+        if not hasattr(thing, part):
+            names = [each for each, value in vars(thing).items() if callable(value) and each[0] != "_"]
+            raise NotLoadable(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
+        thing = getattr(thing, part)
+    return thing
+
+
+def _loader(name: str, args: dict[str, Any], method: str) -> Any:
+    thing = locate(name)
+    if callable(thing) and (isinstance(thing, type) or not hasattr(thing, "__iter__")):
+        thing = thing(**args)
+    if hasattr(thing, method) and not hasattr(thing, "__iter__"):
+        for prepare, *values in (("prepare_data",), ("setup", "fit")):
+            if hasattr(thing, prepare):
+                getattr(thing, prepare)(*values)
+        thing = getattr(thing, method)()
+    kind = type(thing).__name__
+    if not hasattr(thing, "__iter__"):
+        remedy = f"Return a DataLoader, an iterable of batches, or an object with {method}()"
+        raise NotLoadable(f"gave a {kind}, which gives no batches", name, remedy)
+    if hasattr(thing, "__next__"):
+        remedy = "Return the DataLoader itself, or what has __iter__ alone: a second epoch is read too"
+        raise NotLoadable(f"gave an iterator ({kind}), which ends for good", name, remedy)
+    return thing

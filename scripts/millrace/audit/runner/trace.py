@@ -1,0 +1,26 @@
+"""Exceptions and stacks of the user's code, as JSON."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+_FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<frozen", "<string>")
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """Type and text of an exception, `where` in the user's code it arose, and its frames, innermost first."""
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(stack)]
+    frames = [frame for frame in frames if "millrace/audit/" not in frame]
+    text = str(error).strip() or type(error).__name__
+    if "Original Traceback" in text:  # of a worker: the last line says what
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        frames = [line for line in reversed(lines) if line.startswith('File "')] + frames
+        text = f"{lines[-1]} ({lines[0].rstrip('.')})"
+    return {"type": type(error).__name__, "text": text, "where": users(frames), "trace": frames[:20]}
+
+
+def users(frames: list[str]) -> str:
+    """The first frame that is neither torch's, Python's nor ours."""
+    return next((frame for frame in frames if not any(part in frame for part in _FOREIGN)), "")

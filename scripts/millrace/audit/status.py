@@ -1,0 +1,28 @@
+"""The jobs of the audit lane and what they have found: for `millrace status` and the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millrace.common import jsonl
+from millrace.common.workflow.audited import ACCEPTED, FINDINGS
+
+PAGES: list[str] = []
+
+
+def steps() -> list[tuple[str, str, dict[str, list]]]:
+    """Name, output and jobs of each step: those jobs are known that have begun."""
+    steps = {"check_loader": FINDINGS, "verify_findings": ACCEPTED}
+    logs = {step: sorted(Path(f"logs/audit/{step}").glob("*/*.log")) for step in steps}
+    jobs = {step: {f"{log.parent.name}/{log.stem}": [] for log in logs[step]} for step in steps}
+    return [(step, path.replace("{lane}/{run}", "{}"), jobs[step]) for step, path in steps.items()]
+
+
+def facts() -> dict[str, str]:
+    """The verdicts on each loader."""
+    lines = {}
+    for path in sorted(Path("results/audit").glob("*/*/accepted.json")):
+        counts = [f"{count} {verdict}" for verdict, count in jsonl.read(path)["counts"].items() if count]
+        lane, run = path.parts[-3:-1]
+        lines[str(path)] = f"loader of {lane} {run}: {', '.join(counts) or 'not audited'}"
+    return lines

@@ -1,0 +1,90 @@
+"""HDF5 files for reading: through h5py, or their mapped bytes, with the locks that HDF5 takes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from typing import Any
+
+from millrace.common.errors import MillraceError
+
+_LOCKING = "HDF5_USE_FILE_LOCKING"
+_LOCK_REMEDY = f"Set {_LOCKING}=FALSE if nobody writes to it, or if its file system has no locks"
+
+
+class RawFile:
+    """An open file, and its mapped bytes once they are wanted."""
+
+    def __init__(self, path: str, lock: bool) -> None:
+        self._map: mmap.mmap | None = None
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+        self.status = os.fstat(self.descriptor)
+        try:
+            if lock:
+                _lock(self.descriptor, path)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def descriptor(self) -> int:
+        """For os.pread, os.fstat."""
+        return self._file.fileno()
+
+    @property
+    def map(self) -> mmap.mmap:
+        """All bytes of the file. Arrays made of it keep it mapped after `close`."""
+        if self._map is None:
+            self._map = mmap.mmap(self.descriptor, 0, prot=mmap.PROT_READ)
+        return self._map
+
+    def close(self) -> None:
+        self._map = None
+        self._file.close()
+
+
+def locking() -> str:
+    """How HDF5 locks files here: TRUE, FALSE or BEST_EFFORT (its default: locks unless there are none)."""
+    value = os.environ.get(_LOCKING, "BEST_EFFORT").upper()
+    return {"1": "TRUE", "0": "FALSE"}.get(value, value if value in ("TRUE", "FALSE") else "BEST_EFFORT")
+
+
+def _lock(descriptor: int, path: str) -> None:
+    """Take the shared lock that HDF5 takes for reading, so that nobody opens the file for writing."""
+    if locking() == "FALSE":
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        missing = error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+        if not (missing and locking() == "BEST_EFFORT"):
+            raise refused_lock(path, error) from None
+
+
+def refused_lock(path: str, error: OSError) -> MillraceError:
+    """The error for a file that another program has locked, or whose file system has no locks."""
+    problem = f"the lock for reading was refused ({_LOCKING} is {locking()}; {error.strerror or error})"
+    return MillraceError(problem, path, f"A program may be writing to it. {_LOCK_REMEDY}")
+
+
+def is_swmr(path: str | os.PathLike) -> bool:
+    """Whether a writer has the HDF5 file open for readers beside it (SWMR): a flag in its superblock."""
+    with contextlib.suppress(OSError), open(path, "rb") as handle:
+        head = handle.read(12)
+        return head[:4] == b"\x89HDF" and len(head) == 12 and head[8] >= 3 and bool(head[11] & 4)
+    return False
+
+
+def open_h5(path: str, swmr: bool = False) -> Any:
+    """Open an HDF5 file for reading; with `swmr`, or a writer that allows readers, as such."""
+    import h5py
+
+    try:
+        return h5py.File(path, "r", swmr=swmr or is_swmr(path))
+    except OSError as error:
+        if "unable to lock" in str(error):
+            raise refused_lock(path, error) from None
+        raise

@@ -1,0 +1,180 @@
+"""From a dataset to training: workers, order, resume, shared memory, and the limit on samples left out."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from millrace.common.errors import MillraceError
+from millrace.common.loading.bad_samples import BadSamples
+from millrace.common.loading.plan import BatchRequest, Plan
+from millrace.common.loading.slots import BatchSlots
+from millrace.common.training import seeding
+
+
+class BatchDataset(Protocol):
+    """What BatchLoader reads batches from: one rank's view of the data, pickled to every worker."""
+
+    plan: Plan | None
+    rank: int
+    transform: Callable[[Any], Any] | None
+    rows: int  # all rows there are, of which the plans take some
+
+    def __len__(self) -> int:
+        """Steps of the plan."""
+
+    def load(self, request: BatchRequest, slots: BatchSlots | None) -> Any:
+        """The batch of one step, with `step`, `filler`, `planned` (rows) and `bad` (BadSample)."""
+
+    def check(self, batch: Any) -> None:
+        """Raise MillraceError for values that are not trained on; called for a process's first batch."""
+
+    def place(self, row: int, message: str) -> str:
+        """Where a row stands, for people."""
+
+    def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
+        """Shared memory for the batches under way; None if batches cross in memory of their own."""
+
+
+class BatchLoader:
+    """Feeds a training loop: the batches of a rank in step order, read and decoded by worker processes.
+
+        loader = open_loader("results/asr/buckets", workers=4)  # millrace.asr.planning.loader
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                loss = model(batch["audio"], batch["lengths"], batch["transcripts"])
+
+    One pass is the rest of the plan from `start_step`. `plans` gives the plan of an epoch by its number;
+    without it, set `plan` and `start_step` between passes. Workers live on. After `load_state_dict` the next
+    pass goes on where `state_dict` was taken. `bad` counts what was left out since the loader was made.
+    Raises MillraceError as the dataset does, and above `max_bad_fraction`.
+    """
+
+    def __init__(
+        self,
+        dataset: BatchDataset,
+        workers: int = 0,
+        start_step: int = 0,
+        *,
+        plans: Callable[[int], Plan] | None = None,
+        max_bad_fraction: float = 0.01,
+        start_method: str | None = None,
+        pin_memory: bool = False,
+        prefetch_batches: int = 4,
+    ) -> None:
+        self.dataset, self.start_step, self.plans = dataset, start_step, plans
+        self._position, self._resume_at = start_step, None
+        if dataset.plan is None and plans is not None:
+            dataset.plan = plans(0)
+        self.bad = BadSamples(max_bad_fraction, dataset.rows, dataset.place)
+        self._feed = _Feed(dataset, workers)
+        options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
+        if workers:
+            options |= {"persistent_workers": True, "prefetch_factor": prefetch_batches}
+            options |= {"multiprocessing_context": start_method, "worker_init_fn": seeding.start_worker}
+        # What runs the workers: `_feed` is its sampler and its data set.
+        self.data_loader = DataLoader(self._feed, batch_size=None, sampler=self._feed, **options)
+
+    def close(self) -> None:
+        """End the workers; iterating again starts new ones."""
+        iterator, self.data_loader._iterator = getattr(self.data_loader, "_iterator", None), None
+        if iterator is not None:
+            iterator._shutdown_workers()
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.dataset.plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self.dataset.plan = plan
+        self._position, self._resume_at = 0, None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the epoch's plan from `plans`; if it is there already, the position in it stays."""
+        if epoch == self.plan.epoch:
+            return
+        if self.plans is None:
+            problem = (
+                f"the loader has a plan of epoch {self.plan.epoch} only, and no `plans` for epoch {epoch}"
+            )
+            raise MillraceError(problem, remedy="Give BatchLoader plans, a function of the epoch")
+        self.plan, self.start_step = self.plans(epoch), 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The epoch, the step after the last batch that was handed out, and a checksum of the plan."""
+        plan = self.plan
+        checksum = zlib.crc32(plan.offsets, zlib.crc32(plan.rows, plan.world_size))
+        return {"epoch": plan.epoch, "step": self._position, "plan_crc32": checksum}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next pass begin where `state` was taken; MillraceError if the plan is another one now."""
+        self.set_epoch(state["epoch"])
+        if self.state_dict() != {**state, "step": self._position}:
+            problem = f"the loader's state of epoch {state['epoch']} belongs to another plan"
+            raise MillraceError(problem, remedy="Take the data, settings, seed and ranks of that run")
+        self._position = self._resume_at = state["step"]
+
+    @property
+    def slots(self) -> BatchSlots | None:
+        """The shared memory of the workers there are; None before the first pass, and if there is no room."""
+        return self._feed.slots
+
+    def __len__(self) -> int:
+        return max(0, len(self.dataset) - self.start_step)
+
+    def __iter__(self) -> Iterator[Any]:
+        # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers expect.
+        start, self._resume_at = self._resume_at, None
+        self._position = self._feed.start_step = self.start_step if start is None else start
+        if self.data_loader.num_workers and getattr(self.data_loader, "_iterator", None) is None:
+            # New ones for new workers: workers that were ended may have left theirs taken.
+            # For the batches under way, the one in the trainer's hands, and the one being written.
+            workers, slots = self.data_loader.num_workers, self.data_loader.prefetch_factor + 2
+            self._feed.slots = self.dataset.new_slots(workers, slots)
+        for batch, result in self.data_loader:
+            if isinstance(batch, MillraceError):
+                raise batch
+            self.bad.add(batch)
+            self.bad.check()
+            self._position = batch.step + 1
+            yield result
+
+
+class _Feed:
+    """Both ends of a DataLoader: the sampler of requests in the trainer, the dataset in the workers."""
+
+    def __init__(self, dataset: BatchDataset, workers: int) -> None:
+        self.dataset, self.workers, self.start_step, self.slots = dataset, workers, 0, None
+        self._checked = 0  # the process whose first batch was checked
+
+    def __iter__(self) -> Iterator[BatchRequest]:
+        plan, rank, steps = self.dataset.plan, self.dataset.rank, len(self.dataset)
+        for step in range(self.start_step, steps):
+            # A DataLoader deals steps to its workers in turn.
+            ahead = step + max(self.workers, 1)
+            following = plan.batch(ahead, rank) if ahead < steps else None
+            epoch = getattr(plan, "epoch", 0)
+            yield BatchRequest(step, plan.batch(step, rank), plan.is_filler(step, rank), following, epoch)
+
+    def __getitem__(self, request: BatchRequest) -> tuple[Any, Any]:
+        """The batch, which is counted, and what the trainer gets: the same unless there is a transform."""
+        try:
+            rows = request.rows
+            if len(rows) and not 0 <= rows.min() <= rows.max() < self.dataset.rows:
+                words = f"the plan names rows {rows.min()} to {rows.max()} of {self.dataset.rows}"
+                raise MillraceError(words, f"step {request.step}", "Make plan and data set of the same rows")
+            batch = self.dataset.load(request, self.slots)
+            if self._checked != os.getpid():
+                self.dataset.check(batch)
+                self._checked = os.getpid()
+            return batch, self.dataset.transform(batch) if self.dataset.transform else batch
+        except MillraceError as error:
+            # Returned: raised, it would cross as a traceback in one string.
+            return MillraceError(error.problem, error.where, error.remedy), None

@@ -1,0 +1,1 @@
+"""What the steps of a run took: recorded, profiled, read again."""

@@ -1,0 +1,167 @@
+"""What each step of a run took: time, batch, memory; and how busy the machine was.
+
+    recorder = StepRecorder(folder, device, {"loader": "bucketed"}, ranks, measure)
+    with recorder:  # writes throughput.json at the end, also of a run that fails
+        loop.train(task, settings, folder, on_step=recorder.on_step)
+    # and where the task makes its batches:  for batch in recorder.watch(loader): ...
+
+`measure(line, batch)` adds what the lane counts of a batch (samples, seconds of audio) to the step's line.
+Rank 0, which speaks for the others, writes steps.jsonl (one line a step) and throughput.json; the others
+write what their samplers have seen to throughput.rank-<number>.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from millrace.common import atomic
+from millrace.common.machine import memory
+from millrace.common.machine.use import Sampler, cores
+from millrace.common.throughput.run import FACTS, RANK_FACTS, STEPS, StepLine
+from millrace.common.training import run_log
+from millrace.common.training.meters import mark, seconds_between
+from millrace.common.training.ranks import Ranks
+
+Measure = Callable[[StepLine, Any], None]
+_WAITING = 256  # steps whose end a GPU has not reached yet
+
+
+class StepRecorder:
+    """A context around a run; `watch` its batches and call `on_step` after every optimiser step.
+
+    A step's time is from when its first batch is asked for to its end, without evaluations and checkpoints.
+    On a GPU it is the device's, and memory is what PyTorch's allocator held at most during the step; on the
+    CPU it is the process's largest resident set. `facts` are kept in throughput.json for the report.
+    """
+
+    def __init__(
+        self, folder: Path, device: str, facts: Mapping[str, Any], ranks: Ranks, measure: Measure
+    ) -> None:
+        self.folder, self.ranks, self.device, self._measure = folder, ranks, torch.device(device), measure
+        self.on_gpu = self.device.type == "cuda"
+        # What JSON cannot hold fails now and not after the run.
+        self.facts = orjson.loads(orjson.dumps(dict(facts), default=str))
+        self.sampler = Sampler((self.device.index or 0) if self.on_gpu else None)
+        self.spans: list[tuple[float, float]] = []  # begin and end of the steps so far, by perf_counter
+        self.spent: Counter[str] = Counter()
+        self._line: StepLine | None = None  # of the step that runs
+        self._begin: Any = None
+        self._pending: deque[tuple[StepLine, Any, Any]] = deque()
+        self._peak = 0
+        self._handle: Any = None
+
+    def __enter__(self) -> StepRecorder:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self.sampler.stop()
+        # Without the first step, a warm-up.
+        use = self.sampler.use(self.spans[1:], cores() / max(self.ranks.local_world_size, 1))
+        if self.ranks.rank:
+            facts = {"use": use, "peak_memory_bytes": self._peak or None}
+            atomic.write_json(self.folder / RANK_FACTS.format(self.ranks.rank), facts)
+            return
+        if self._handle is not None:
+            self._write(wait=error is None)
+            self._handle.close()
+        facts = {
+            **self.facts,
+            "completed": error is None,
+            "failed": None if error is None else _failure(error),
+            "steps_recorded": len(self.spans),
+            "machine": machine(self.device),
+            "use": use,
+            "spent_seconds": dict(sorted(self.spent.items())),
+            "peak_memory_bytes": self._peak or None,
+            "memory_is": "allocated on the GPU" if self.on_gpu else "resident set of the trainer",
+        }
+        atomic.write_json(self.folder / FACTS, facts)
+
+    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The same batches, noted; also what a loader counts in `spent` (seconds by name)."""
+        spent = getattr(batches, "spent", {})
+        self._begin_step()
+        before, begin = dict(spent), time.perf_counter()
+        for batch in batches:
+            self._line["wait_seconds"] += time.perf_counter() - begin
+            self._line["batches"] += 1
+            if not self.ranks.rank:
+                self._measure(self._line, batch)
+            for name, seconds in spent.items():
+                seconds -= before.get(name, 0.0)
+                self.spent[name] += seconds
+                self._line[f"{name}_seconds"] = self._line.get(f"{name}_seconds", 0.0) + seconds
+            yield batch
+            self._begin_step()
+            before, begin = dict(spent), time.perf_counter()
+        if not self._line["batches"]:
+            self._line = None
+
+    def _begin_step(self) -> None:
+        if self._line is not None:
+            return
+        if len(self.spans) == 1:
+            self.sampler.start()  # the first step is a warm-up
+        if self.on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            memory.forget_highest_resident()
+        self._line = {"step": 0, "batches": 0, "samples": 0, "planned": 0, "wait_seconds": 0.0}
+        self._begin = time.perf_counter(), mark(self.device.type)
+
+    def on_step(self, step: int) -> None:
+        if self._line is None:
+            return
+        line, self._line = self._line, None
+        line["step"] = step
+        peak = torch.cuda.max_memory_allocated(self.device) if self.on_gpu else memory.highest_resident()
+        line["peak_memory_bytes"], self._peak = peak, max(self._peak, peak)
+        self.spans.append((self._begin[0], time.perf_counter()))
+        if self.ranks.rank:
+            return
+        self._pending.append((line, self._begin[1], mark(self.device.type)))
+        if self._handle is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            run_log.truncate(self.folder / STEPS, step - 1)  # a resumed run writes them again
+            self._handle = open(self.folder / STEPS, "ab")  # noqa: SIM115 - closed with the run
+        self._write(wait=len(self._pending) > _WAITING)
+
+    def _write(self, wait: bool) -> None:
+        """Write the lines of the steps that the device has done; `wait` for all of them."""
+        if wait and self.on_gpu and self._pending:
+            self._pending[-1][2].synchronize()
+        while self._pending and (not self.on_gpu or self._pending[0][2].query()):
+            line, begin, end = self._pending.popleft()
+            line["seconds"] = seconds_between(begin, end)
+            self._handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._handle.flush()
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What a measurement was made on."""
+    facts: dict[str, Any] = {"cores": cores(), "cpu": platform.machine(), "torch": str(torch.__version__)}
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        facts["cpu"] = next(ln.partition(":")[2].strip() for ln in lines if ln.startswith("model name"))
+    facts |= {"device": "cpu", "device_memory_bytes": None}
+    if device.type == "cuda" and torch.cuda.is_available():  # without one the run has failed, and says so
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
+    return facts
+
+
+def _failure(error: BaseException) -> str:
+    if memory.is_out_of_memory(error):
+        return "out of memory"
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return "stopped"
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

@@ -1,0 +1,193 @@
+"""A training run as the files in its folder tell it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict
+
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+
+METRICS, SUMMARY = "metrics.jsonl", "metrics.json"
+# Written by recorder and profile; named here, where torch is not needed.
+STEPS, FACTS, PROFILE = "steps.jsonl", "throughput.json", "profile.json"
+RANK_FACTS = "throughput.rank-{}.json"  # of the ranks above 0
+# Of a step's time, in its order. "decode" is what the training process spends on reading and decoding itself.
+PHASES = ("decode", "data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
+UNITS = ("audio_seconds", "tokens", "flops")
+
+
+class StepLine(TypedDict, total=False):
+    """A line of steps.jsonl: an optimiser step of rank 0, with all batches accumulated for it."""
+
+    step: int
+    bucket: str | None  # None: samples of several buckets, or a filler's
+    batches: int
+    samples: int
+    planned: int  # with the unusable samples
+    audio_seconds: float
+    padded_audio_seconds: float
+    wait_seconds: float  # until the batches came; read and decode are parts of it
+    read_seconds: float  # of a loader that reads in the trainer (baseline)
+    decode_seconds: float
+    worker_read_seconds: float  # of a loader whose workers read: of all of them, not part of wait_seconds
+    worker_decode_seconds: float
+    buckets: dict[str, tuple[int, float]]  # samples and seconds of audio, by bucket
+    peak_memory_bytes: int
+    seconds: float  # from when the first batch is asked for to the end of the step
+
+
+class Run:
+    """A run in its folder. Rates and shares are those of the steady part of the log; None: not measured."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Read it. Raises MillraceError if it has logged nothing; the other files may be missing."""
+        self.folder = folder = Path(folder)
+        self.name = folder.name
+        self.windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
+        if not self.windows:
+            problem, remedy = "no training step was logged here", "Run it: snakemake asr_train"
+            raise MillraceError(problem, where=str(folder / METRICS), remedy=remedy)
+        self.done_steps = int(self.windows[-1]["step"])
+        self.world_size = int(self.windows[-1].get("world_size", 1))
+        self.facts: dict[str, Any] = _document(folder / FACTS) or {}  # as recorder writes them
+        self.machine: dict[str, Any] = self.facts.get("machine") or {}
+        self.failed: str | None = self.facts.get("failed")
+        self.summary = _document(folder / SUMMARY)
+        self.finished = self.summary is not None and not self.failed  # metrics.json is written last
+        self.profile = _document(folder / PROFILE)
+        self.steps: list[StepLine] = _lines(folder / STEPS)
+
+        # Of three lines or more the first, with the start of workers and first allocations, is not steady.
+        first = self.windows[0]["step"] if len(self.windows) >= 3 else 0
+        self.steady = self.windows[1:] if first else self.windows
+        self.steady_steps = [line for line in self.steps if line["step"] > first] or self.steps
+        self.seconds = math.fsum(line["seconds"] for line in self.steady)
+
+    def use(self, name: str) -> float | None:
+        """A figure of the sampler: `gpu`, `cpu`, `trainer_cpu`, `workers_cpu` (0 to 1)."""
+        return _number((self.facts.get("use") or {}).get(name))
+
+    def rate(self, count: str, *lines: dict[str, Any]) -> float | None:
+        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks; of these lines if given."""
+        return _ratio((line["counts"].get(count), line["seconds"]) for line in lines or self.steady)
+
+    def padding(self, unit: str, *lines: dict[str, Any]) -> float | None:
+        """Share of a unit (0 to 1) that is padding, over the whole run: a plan has no warm-up."""
+        counts = [line["counts"] for line in lines or self.windows]
+        useful = _ratio((count.get(unit), count.get(f"padded_{unit}")) for count in counts)
+        return None if useful is None else 1 - useful
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Share of time by phase (0 to 1); they add up to 1. On a GPU it is the device's time.
+
+        "decode", of a loader that decodes while training waits, is taken out of the wait for data.
+        """
+        shares = {}
+        for name in PHASES[1:]:
+            spent = (line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
+            shares[name] = math.fsum(spent) / self.seconds
+        parts = ("read_seconds", "decode_seconds")
+        own = math.fsum(step.get(part, 0.0) for step in self.steady_steps for part in parts)
+        spent = math.fsum(step["seconds"] for step in self.steady_steps)
+        decode = min(shares["data_wait"], own / spent) if spent else 0.0
+        shares["data_wait"] -= decode
+        return {"decode": decode, **shares}
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the trainer."""
+        lines = (self.facts, *self.windows, *self.steps)
+        return max((int(size) for line in lines if (size := line.get("peak_memory_bytes"))), default=None)
+
+    @property
+    def lost_samples(self) -> int | None:
+        """Samples left out as unusable, if steps were recorded."""
+        return sum(step["planned"] - step["samples"] for step in self.steps) if self.steps else None
+
+    def worker_seconds(self, name: str) -> float | None:
+        """Seconds a step that workers spend on `read` or `decode`; None if they were not measured."""
+        return _ratio((step.get(f"worker_{name}_seconds"), 1.0) for step in self.steady_steps)
+
+    @cached_property
+    def use_by_rank(self) -> dict[int, dict[str, Any]]:
+        """What the sampler of each rank has seen (see `use`)."""
+        use = {0: self.facts.get("use") or {}}
+        for rank in range(1, self.world_size):
+            if facts := _document(self.folder / RANK_FACTS.format(rank)):
+                use[rank] = facts["use"]
+        return use
+
+    @property
+    def slowest_rank(self) -> tuple[int, float] | None:
+        """The rank that takes most time before it meets the others, and how many times the fastest one's."""
+        lines = [line.get("own_seconds_by_rank", ()) for line in self.steady]
+        lines = [seconds for seconds in lines if len(seconds) == self.world_size]
+        totals = [math.fsum(of) for of in zip(*lines, strict=True)]
+        if len(totals) < 2 or min(totals) <= 0:
+            return None
+        return totals.index(max(totals)), max(totals) / min(totals)
+
+    @property
+    def samples(self) -> float:
+        """Samples trained on, on all ranks."""
+        return math.fsum(line["counts"].get("samples", 0) for line in self.windows)
+
+    def loss_after(self, samples: float) -> tuple[float | None, int]:
+        """Mean training loss of the last quarter of the first `samples`, and the steps that they took.
+
+        By lines of the log: the one in which they end counts whole if most of it is inside.
+        """
+        lines, done = [], 0.0
+        for line in self.windows:
+            count = line["counts"].get("samples", 0)
+            if lines and done + count / 2 > samples:
+                break
+            lines, done = [*lines, line], done + count
+        return _losses(lines)[1], int(lines[-1]["step"])
+
+    def training_losses(self) -> list[float | None]:
+        """Mean training loss of the first and of the last quarter of the lines, weighted by their units."""
+        return _losses(self.windows)
+
+
+def _losses(lines: Iterable[dict[str, Any]]) -> list[float | None]:
+    losses = [(_number(line.get("loss")), line.get("weight", 1.0)) for line in lines]
+    losses = [(loss * weight, weight) for loss, weight in losses if loss is not None]
+    quarter = max(1, len(losses) // 4)
+    return [_ratio(losses[:quarter]), _ratio(losses[-quarter:])]
+
+
+def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
+    """Sum over sum; None if a number is missing or the divisor is not positive."""
+    numbers = [(_number(above), _number(below)) for above, below in pairs]
+    if any(None in pair for pair in numbers):
+        return None
+    whole = math.fsum(below for _, below in numbers)
+    return math.fsum(above for above, _ in numbers) / whole if whole > 0 else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _lines(path: Path) -> list[Any]:
+    """The whole lines of a log (a killed run may have cut its last one) with a step and its seconds."""
+    rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
+    rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+    return [row for row in rows if _number(row.get("seconds"))]
+
+
+def _document(path: Path) -> dict[str, Any] | None:
+    try:
+        document = jsonl.read(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        problem, remedy = f"not JSON ({error})", "Remove the run and make it again"
+        raise MillraceError(problem, where=str(path), remedy=remedy) from None
+    return document if isinstance(document, dict) else None

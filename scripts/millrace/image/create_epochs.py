@@ -1,0 +1,84 @@
+"""Make the next epochs while one is trained: K record files at a time are shuffled into K new ones.
+
+Reads train/ in --raw_data_dir, writes train_1/, train_2/, ... into --local_scratch_dir, where the trainer
+reads them, and removes them when they are trained. Start it before or after the trainer, on its node or on
+another, and again if it was killed: it goes on. It ends when all epochs are made; on SIGTERM with code 75.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+
+from millrace.common import atomic, cli, settings
+from millrace.image.producer.sentry import Producer, Times
+
+
+def _pool(text: str) -> int:
+    return 1 << 62 if text == "all" else cli.positive_int(text)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("--raw-data-dir", required=True, help="folder of train/, the converted records")
+    scratch = "folder of the epochs, as the trainer has it; may be the same"
+    add("--local-scratch-dir", required=True, help=scratch)
+    pool = "files that are shuffled together in memory, or `all`"
+    add("--shuffle-pool", type=_pool, default="10", help=pool)
+    ahead = "epochs that may lie whole beyond the one in work; 0: none is made while one is trained"
+    add("--allowed-ahead", type=cli.count, default=1, help=ahead)
+    add("--seed", type=cli.count, default=42, help="of the shuffle")
+    memory = "GB that a pool may take (default: four fifths of this machine's)"
+    add("--memory", type=cli.positive_float, help=memory)
+    add("--sentry-dir", help="folder of the pointers (default: sentry/ in --local-scratch-dir)")
+    parent = "end when the process ends that started this one"
+    add("--end-with-parent", action="store_true", help=parent)
+    add("--report", help="output, written last: what was made")
+    settings.add_arguments(parser.add_argument_group("signs of life"), Times)
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(cli.hyphenated(argv))
+    from millrace.common.machine.memory import GB, host_memory
+    from millrace.image.producer import production, quality
+    from millrace.image.producer.shuffle import EpochMaker
+    from millrace.image.records.record_set import RecordSet
+
+    stops, parent = list[int](), os.getppid()
+    before = signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    root, times = Path(args.local_scratch_dir), settings.from_args(Times, args)
+    settings.check(times, "create_epochs")
+    root.mkdir(parents=True, exist_ok=True)
+    records = RecordSet.open(args.raw_data_dir, "train")
+    memory = int(args.memory * GB) if args.memory else host_memory() * 4 // 5
+    pool = production.check_memory(records, args.shuffle_pool, memory)
+    spread = quality.expected_spread(records, pool)
+    cli.log.info("%s", spread.line(len(records)))
+    locking = os.environ.get("HDF5_USE_FILE_LOCKING", "not set: HDF5 locks files that it writes")
+    cli.log.info("HDF5_USE_FILE_LOCKING: %s", locking)
+    raw = os.path.join("{folder}", os.path.relpath(args.raw_data_dir, root)).removesuffix("/.")
+    flags = [f"--raw_data_dir={raw}", "--local_scratch_dir={folder}", f"--shuffle_pool={pool}"]
+    flags += [f"--allowed_ahead={args.allowed_ahead}", f"--seed={args.seed}"]
+
+    def is_stopped() -> bool:
+        return bool(stops) or (args.end_with_parent and os.getppid() != parent)
+
+    try:
+        with Producer(root, args.sentry_dir, times, flags, is_stopped) as side:
+            production.check_disk(records, root, args.allowed_ahead, side.wanted())
+            maker = EpochMaker(records, root, pool, args.seed)
+            top = production.produce(maker, side, args.allowed_ahead)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if args.report:
+        marks = [maker.mark(epoch) for epoch in range(1, top)]
+        atomic.write_json(args.report, {"epochs": marks, "expected_spread": spread._asdict()})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,62 @@
+"""Convert an image folder to record files (HDF5): decoded at a fixed size, or the images' bytes as they are.
+
+    python -m millrace.image.create_records --raw_data_dir=ImageNet --local_scratch_dir=records
+
+The folder holds train/<class>/<images> and val/ or validation/ likewise, or flat with synset_labels.txt. Run
+again, it goes on with what is not finished. The workflow gives one partition to each job instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from millrace.common import atomic, cli, jsonl, settings
+from millrace.image.records.deal import FilePlan, deal, in_order
+from millrace.image.records.folder import read_tree
+from millrace.image.records.options import RecordOptions
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--raw-data-dir", type=Path, help="image folder")
+    source.add_argument("--partition", type=Path, help="JSON file of some record files, of the workflow")
+    scratch = "folder that gets train/ and val/ with record files"
+    add("--local-scratch-dir", type=Path, required=True, help=scratch)
+    add("--report", type=Path, help="JSON file to write of a partition: rejects and odd images by file")
+    threads = "images at a time (default: all cores)"
+    add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
+    settings.add_arguments(parser, RecordOptions)
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(cli.hyphenated(argv))
+    from millrace.image.records.convert import convert, finish
+
+    if args.partition:
+        part = jsonl.read(args.partition)
+        plans = [FilePlan.from_dict(each) for each in part["files"]]
+        facts = convert(plans, part, args.local_scratch_dir / part["split"], args.threads)
+        report = {plan.name: noted for plan, noted in zip(plans, facts, strict=True)}
+        return atomic.write_json(args.report, report) if args.report else None
+    options = settings.from_args(RecordOptions, args)
+    options.check("create_records")
+    tree = read_tree(args.raw_data_dir, bool(options.allow_empty))
+    for note in tree.notes:
+        cli.log.warning("%s", note)
+    for name, rows in tree.rows.items():
+        is_shuffled = bool(options.shuffle) and name == "train"
+        order = in_order(rows, options.seed) if is_shuffled else rows
+        plans = list(deal(name, order, options.files(name, len(rows)), is_shuffled))
+        common = plans, options.of_split(tree, name), args.local_scratch_dir / name
+        convert(*common, args.threads)
+        finish(*common, options.max_error_fraction, args.threads)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Image classifiers: ResNets of transformers with random weights."""

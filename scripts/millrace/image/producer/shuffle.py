@@ -1,0 +1,130 @@
+"""One epoch: the records of K files at a time, drawn without replacement, shuffled into K new files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from millrace.common import atomic, hashing, jsonl
+from millrace.common.cli import Progress
+from millrace.common.errors import MillraceError
+from millrace.image.producer import epochs
+from millrace.image.records.reader import RecordReader, Records
+from millrace.image.records.record_file import FIXED, RecordFile, multiset_digest, record_writer
+from millrace.image.records.record_set import RecordSet, file_name
+
+_CHUNK = 16 << 20  # bytes that are gathered and written at once
+_THREADS = 2  # files that are read or written at once
+
+
+def order(count: int, *numbers: int) -> np.ndarray:
+    """The numbers below `count` in the random order that belongs to `numbers` (seed, epoch, ...)."""
+    return np.argsort(hashing.mix(np.arange(count, dtype=np.uint64) ^ hashing.key(*numbers)), kind="stable")
+
+
+def pool_bytes(records: RecordSet) -> np.ndarray:
+    """Bytes of memory that pools of 1, 2, ... files take at most."""
+    is_fixed = records.layout == FIXED
+    sizes = records.lengths * np.prod((*records.size, 3)) if is_fixed else [f.bytes for f in records.files]
+    return np.cumsum(np.sort(sizes)[::-1]) + _THREADS * _CHUNK
+
+
+def _digest_of(records: RecordSet) -> str:
+    """Multiset digest of the ids that the files hold."""
+    return multiset_digest(map(RecordReader(records).ids, range(len(records.files))))
+
+
+class EpochMaker:
+    """Makes epochs of `records` in `root`, `pool` files at a time: each time the same bytes."""
+
+    def __init__(self, records: RecordSet, root: str | os.PathLike, pool: int, seed: int) -> None:
+        self.records, self.root, self.pool, self.seed = records, Path(root), pool, seed
+        self._size = records.size if records.layout == FIXED else None
+        if self._size:  # one array for the fixed images of all groups
+            most = int(np.sort(records.lengths)[::-1][:pool].sum())
+            self._buffer = np.empty((most, *self._size, 3), np.uint8)
+        self.digest = _digest_of(records)
+        self._source = jsonl.digest([dataclasses.astuple(file) for file in records.files])
+        if records.ids_digest not in ("", self.digest):
+            problem = f"its files hold ids with the digest {self.digest}, the index says {records.ids_digest}"
+            raise MillraceError(problem, str(records.folder), "Convert the images again")
+
+    def mark(self, epoch: int) -> dict[str, Any]:
+        """The mark of an epoch that is made so."""
+        made = {"maker": epochs.MAKER, "epoch": epoch, "seed": self.seed, "pool": self.pool}
+        return {**made, "source": self._source, "records": len(self.records), "digest": self.digest}
+
+    def make(self, epoch: int, report: Callable[[str], None]) -> None:
+        """Write `train_<epoch>/`; it appears whole. `report` is told how far it is, and may raise."""
+        folder = epochs.folder_of(self.root, epoch)
+        if folder.exists():
+            problem = "is in the way of an epoch, and was not made by the producer"
+            raise MillraceError(problem, str(folder), "Move it, or name another --local_scratch_dir")
+        aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+        try:
+            aside.mkdir()
+            made = self._write(epoch, aside, report)
+            if (digest := _digest_of(made)) != self.digest:
+                problem = f"does not hold each record once (digest {digest}, not {self.digest})"
+                raise MillraceError(problem, str(folder), "Please report this defect of Millrace")
+            made.write(is_scratch=True)
+            (aside / epochs.MARK).write_bytes(atomic.json_bytes(self.mark(epoch)))
+            report(f"publishes epoch {epoch}")
+            aside.rename(folder)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+    def _write(self, epoch: int, folder: Path, report: Callable[[str], None]) -> RecordSet:
+        total, written = len(self.records.files), list[RecordFile]()
+        drawn = order(total, self.seed, epoch)
+        with Progress(total, "files", f"epoch {epoch}") as progress, ThreadPoolExecutor(_THREADS) as threads:
+            for start in range(0, total, self.pool):
+                report(f"makes epoch {epoch}: {start} of {total} files")
+                group = drawn[start : start + self.pool]
+                content = self._read(group, threads)
+                rows = np.array_split(order(len(content[2]), self.seed, epoch, start + 1), len(group))
+                names = [folder / file_name(self.records.split, start + n, total) for n in range(len(group))]
+                for file in threads.map(partial(self._write_file, *content), names, rows):
+                    written.append(file)
+                    progress.advance(1)
+                    report(f"makes epoch {epoch}: {len(written)} of {total} files")
+                del content  # before the next group is read
+        changes = {"epoch": epoch, "pool": self.pool, "ids_digest": self.digest, "source": self.digest}
+        return dataclasses.replace(self.records, folder=folder, files=written, has_index=True, **changes)
+
+    def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Images, labels and ids of a group of files."""
+        ends = np.cumsum(self.records.lengths[group])
+
+        def read(number: int) -> Records:
+            count = int(self.records.lengths[group[number]])
+            out = self._buffer[ends[number] - count : ends[number]] if self._size else None
+            with closing(RecordReader(self.records)) as reader:
+                return reader.read(int(group[number]), 0, count, out)
+
+        parts = list(threads.map(read, range(len(group))))
+        images = self._buffer if self._size else [image for part in parts for image in part.images]
+        return images, np.concatenate([p.labels for p in parts]), np.concatenate([p.ids for p in parts])
+
+    def _write_file(
+        self, images: Any, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray
+    ) -> RecordFile:
+        encoded = 0 if self._size else sum(images[row].nbytes for row in rows)
+        each = int(np.prod((*self._size, 3))) if self._size else encoded // max(1, len(rows)) + 1
+        step = max(1, _CHUNK // each)
+        with record_writer(path, len(rows), self._size, encoded, is_scratch=True) as writer:
+            for part in np.split(rows, range(step, len(rows), step)):
+                chosen = np.take(images, part, axis=0) if self._size else [images[row] for row in part]
+                writer.append(chosen, labels[part], ids[part])
+        return writer.file

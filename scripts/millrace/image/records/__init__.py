@@ -1,0 +1,1 @@
+"""Record files and their index: written, read, and made from image folders."""

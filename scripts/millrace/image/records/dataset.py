@@ -1,0 +1,63 @@
+"""A set of records as a data set of torch, in the place of torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch.utils.data import Dataset
+
+from millrace.image.records.pixels import read_image
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_file import ENCODED
+from millrace.image.records.record_set import RecordSet
+
+
+class HDF5Record(Dataset):
+    """(image, label) by number as of ImageFolder: an RGB image of PIL, or what `transform` makes of it.
+
+        train = HDF5Record("records/train", transform)
+        loader = torch.utils.data.DataLoader(train, batch_size=256, shuffle=True, num_workers=4)
+
+    `root` is a split's folder, or a produced epoch's (records/train_1). Right in any order, with any way of
+    starting workers: each opens up to `max_open_files` files of its own.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        transform: Callable | None = None,
+        target_transform: Callable | None = None,
+        max_open_files: int = 256,
+    ) -> None:
+        self.root, self.transform, self.target_transform = os.fspath(root), transform, target_transform
+        place = Path(os.path.abspath(root))
+        self.records = RecordSet.open(place.parent, place.name)
+        self.classes = self.records.classes
+        self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
+        self.reader = RecordReader(self.records, max_open_files)
+
+    @cached_property
+    def targets(self) -> list[int]:
+        """The label of every record."""
+        return [
+            label for file in range(len(self.records.files)) for label in self.reader.labels(file).tolist()
+        ]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Raises IndexError past the end, on which `for` loops over a data set rely."""
+        number = operator.index(index)
+        file, record = self.records.locate(number + len(self) if number < 0 else number)
+        (content,), (label,), _ = self.reader.read(file, record, 1)
+        is_encoded = self.records.layout == ENCODED
+        image = read_image(content, self.records.exif)[0] if is_encoded else Image.fromarray(content)
+        image, label = self.transform(image) if self.transform else image, int(label)
+        return image, self.target_transform(label) if self.target_transform else label

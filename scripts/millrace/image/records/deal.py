@@ -1,0 +1,89 @@
+"""Which image becomes which record: ids, and their dealing to files. Imported by every parse."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from millrace.common import jsonl
+from millrace.image.records.folder import Row
+
+
+def file_name(split: str, number: int, files: int) -> str:
+    """`train-00000-of-00100.h5`."""
+    return f"{split}-{number:05d}-of-{files:05d}.h5"
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """The images of one record file in their order; record j has the id `first` + j * `step`."""
+
+    name: str
+    first: int
+    step: int
+    rows: Sequence[Row]
+
+    def digest(self, pixels: dict) -> str:
+        """Equal as long as the file would be the same bytes."""
+        return jsonl.digest([pixels, self.as_dict()])
+
+    def as_dict(self) -> dict:
+        """As it stands in a partition file, a line for each image."""
+        rows = [f"{label} {size} {mtime} {path}" for path, size, mtime, label in self.rows]
+        return {"name": self.name, "first": self.first, "step": self.step, "rows": rows}
+
+    @classmethod
+    def from_dict(cls, content: dict) -> FilePlan:
+        """The plan that `as_dict` described."""
+        parts = (row.split(" ", 3) for row in content["rows"])
+        rows = [(path, int(size), int(mtime), int(label)) for label, size, mtime, path in parts]
+        return cls(content["name"], content["first"], content["step"], rows)
+
+
+def in_order(rows: Sequence[Row], seed: int, before: Sequence[str] = ()) -> list[Row]:
+    """The rows by id, shuffled by the seed.
+
+    Images of `before`, an earlier order, keep their ids; new ones take those of images that are gone, then
+    follow; if more are gone than new, the last ones take their ids. So few files change with few images.
+    """
+    known, by_path = set(before), {row[0]: row for row in rows}
+    new = [row for row in rows if row[0] not in known]
+    random.Random(seed).shuffle(new)
+    return fill_gaps([by_path.get(path) for path in before], new)
+
+
+def fill_gaps(order: list[Row | None], new: Sequence[Row] = ()) -> list[Row]:
+    """The order with new ones, and then the last ones, in its gaps; new ones that are left follow."""
+    gaps = [number for number, row in enumerate(order) if row is None]
+    order, gaps = [*order, *new[len(gaps) :]], iter(gaps)
+    for row, number in zip(new, gaps, strict=False):
+        order[number] = row
+    for number in gaps:
+        while order and order[-1] is None:
+            order.pop()
+        if number < len(order):
+            order[number] = order.pop()
+    return order
+
+
+def deal(split: str, order: Sequence[Row], files: int, shuffled: bool) -> Iterator[FilePlan]:
+    """Files whose lengths differ by one at most. Shuffled ones get their records in turn, so that an added
+    image changes one of them; else each gets a stretch of the order."""
+    size, more = divmod(len(order), files)
+    for number in range(files):
+        name = file_name(split, number, files)
+        start = number * size + min(number, more)
+        rows = order[number::files] if shuffled else order[start : start + size + (number < more)]
+        yield FilePlan(name, number if shuffled else start, files if shuffled else 1, rows)
+
+
+def without(plans: Collection[FilePlan], rejected: Collection[str], split: str) -> list[FilePlan]:
+    """The same images dealt to as many files, but for those that are rejected."""
+    order: list[Row | None] = [None] * sum(len(plan.rows) for plan in plans)
+    for plan in plans:
+        rows = [None if row[0] in rejected else row for row in plan.rows]
+        order[plan.first : plan.first + len(rows) * plan.step : plan.step] = rows
+    shuffled = all(plan.step > 1 for plan in plans)
+    rest = fill_gaps(order) if shuffled else [row for row in order if row is not None]
+    return list(deal(split, rest, len(plans), shuffled))

@@ -1,0 +1,59 @@
+"""What an image folder is converted into: flags of create_records, keys of the config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.common import settings
+from millrace.common.errors import MillraceError
+from millrace.common.settings import setting
+from millrace.image.records.folder import ImageTree
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """The choices of create_records' flags of the same names; see its --help."""
+
+    train_files: int = setting(100, "record files of train", at_least=1, at_most=99999)
+    val_files: int = setting(2, "record files of val", at_least=1, at_most=99999)
+    records_per_file: int = setting(0, "records of a file at most; 0: by the number of files", at_least=0)
+    layout: str = setting(
+        "fixed",
+        "pixels of a fixed size, or the images' bytes as they are (encoded)",
+        among=("fixed", "encoded"),
+    )
+    train_size: int = setting(256, "pixels: shorter side and centre crop of train", at_least=1)
+    val_resize: int = setting(256, "pixels: shorter side of val", at_least=1)
+    val_size: int = setting(224, "pixels: centre crop of val, at most val_resize", at_least=1)
+    exif: str = setting("ignore", "orientation in EXIF; ImageFolder ignores it", among=("ignore", "apply"))
+    shuffle: int = setting(
+        1, "1: train is shuffled over its classes; 0: class after class", at_least=0, at_most=1
+    )
+    seed: int = setting(42, "of the shuffle", at_least=0, at_most=2147483647)
+    allow_empty: int = setting(0, "1: classes without images are allowed", at_least=0, at_most=1)
+    max_error_fraction: float = setting(0.1, "share of damaged images allowed", at_least=0, at_most=1)
+
+    def check(self, where: str) -> None:
+        """Raise MillraceError for a value that is out of its range."""
+        settings.check(self, where)
+        if self.val_size > self.val_resize:
+            words = f"val_size {self.val_size} is more than val_resize {self.val_resize}"
+            raise MillraceError(words, where, "A crop must fit into the resized image")
+
+    def of_split(self, tree: ImageTree, split: str) -> dict:
+        """What the conversion of a split needs beside its images, ready for JSON.
+
+        `pixels` is what decides on the bytes of its records.
+        """
+        resize, crop = (self.train_size,) * 2 if split == "train" else (self.val_resize, self.val_size)
+        sizes = {"resize": resize, "crop": crop} if self.layout == "fixed" else {}
+        pixels = {"layout": self.layout, "exif": self.exif, **sizes}
+        facts = {"split": split, "folder": str(tree.root / split), "classes": tree.classes}
+        return facts | {"pixels": pixels, "seed": self.seed}
+
+    def files(self, split: str, records: int) -> int:
+        """How many files so many records of a split go into; none is empty."""
+        files = self.train_files if split == "train" else self.val_files
+        if self.records_per_file:
+            files = -(-records // self.records_per_file)
+        return max(1, min(files, records))

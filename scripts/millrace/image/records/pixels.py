@@ -1,0 +1,61 @@
+"""Images as ImageFolder reads them, resized and cropped as torchvision does."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+_ORIENTATION = 0x0112
+# What its values from 2 to 8 undo; PIL's own exif_transpose fails on some damaged EXIF.
+_TURNS = dict(enumerate((0, 3, 1, 5, 4, 6, 2), 2))
+# Corrupt EXIF, large images: said of no file, and nothing that a user could mend.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+class Unusable(Exception):
+    """An image that cannot be read. `reason` is a slug for ledgers, the message is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+def read_image(content: Any, exif: str = "ignore", suffix: str = "") -> tuple[Any, list[str]]:
+    """The image in encoded bytes as RGB (PIL), and what is odd about it. Raises Unusable.
+
+    Its format is told by the content; a file whose name says JPEG and that is none is odd.
+    """
+    try:
+        image = Image.open(io.BytesIO(content))
+        odd = [] if image.mode == "RGB" else [f"mode {image.mode}"]
+        is_named_jpeg = suffix.lower() in (".jpg", ".jpeg")
+        odd += [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION))
+        odd += ["exif_orientation"] if turn is not None else []
+        image = image.convert("RGB")
+        return (image if turn is None or exif == "ignore" else image.transpose(turn)), odd
+    except UnidentifiedImageError:
+        raise Unusable("no_image" if len(content) else "empty", "no image of a known format") from None
+    except Image.DecompressionBombError as error:
+        raise Unusable("too_large", str(error)) from None
+    # PIL's decoders raise whatever a damaged file makes them run into.
+    except Exception as error:
+        raise Unusable("damaged", str(error).splitlines()[0] if str(error) else repr(error)) from None
+
+
+def resized(image: Any, resize: int, crop: int) -> np.ndarray:
+    """Resize(`resize`) and CenterCrop(`crop`), bilinear, as uint8 (crop, crop, 3)."""
+    width, height = image.size
+    short, long = min(width, height), max(width, height)
+    if short != resize:
+        other = int(resize * long / short)
+        image = image.resize(
+            (resize, other) if width <= height else (other, resize), Image.Resampling.BILINEAR
+        )
+    width, height = image.size
+    left, top = round((width - crop) / 2.0), round((height - crop) / 2.0)
+    return np.asarray(image.crop((left, top, left + crop, top + crop)))

@@ -1,0 +1,105 @@
+"""Contiguous slices of records, out of few open files per process."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import numpy as np
+
+from millrace.common.errors import MillraceError, own_file
+from millrace.common.loading.h5 import open_h5
+from millrace.common.loading.open_files import OpenFiles
+from millrace.common.machine.memory import keep_freed_memory
+from millrace.image.records.record_file import FIXED, Records, shape_of
+from millrace.image.records.record_set import RecordSet
+
+
+class RecordReader:
+    """Gives records of a set; each process opens files of its own, however it was started.
+
+        reader = RecordReader(records, max_open_files=4)
+        images, labels, ids = reader.read(file=0, start=0, count=256)
+
+    A slice of a contiguous layout is one positioned read, into `out` if it is given: of mapped bytes a file
+    that is cut meanwhile would be a crash, so it is an error. All else goes through h5py.
+    """
+
+    def __init__(self, records: RecordSet, max_open_files: int = 4) -> None:
+        self.records = records
+        self._files: OpenFiles[_File] = OpenFiles(partial(_File, records), max_open_files)
+
+    def read(self, file: int, start: int, count: int, out: np.ndarray | None = None) -> Records:
+        """Records [start, start + count) of a file, less beyond its end; `out` is uint8 (>= count, H, W, 3).
+
+        Raises MillraceError for a file that is not what the index says, OSError if it cannot be read.
+        """
+        stop = min(start + count, self.records.files[file].records)
+        if not 0 <= start <= stop:
+            raise IndexError(f"records {start} to {start + count} of {self.records.path(file)}")
+        return self._files.get(file).read(start, stop, out)
+
+    def labels(self, file: int) -> np.ndarray:
+        """All labels of a file."""
+        return self._files.get(file).labels
+
+    def ids(self, file: int) -> np.ndarray:
+        """All ids of a file."""
+        return self._files.get(file).ids
+
+    def close(self) -> None:
+        """Close all files; they open again when they are read."""
+        self._files.close()
+
+
+class _File:
+    """An open record file: labels and ids in memory, images by positioned reads or by h5py."""
+
+    def __init__(self, records: RecordSet, number: int) -> None:
+        self.path, entry = os.fspath(records.path(number)), records.files[number]
+        keep_freed_memory()
+        with own_file(self.path), open_h5(self.path) as h5:
+            self.shape = shape = shape_of(h5, self.path)
+            is_other = (shape.layout, shape.size) != (records.layout, records.size)
+            if is_other or shape.records != entry.records or os.path.getsize(self.path) != entry.bytes:
+                words = f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes} bytes"
+                words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
+                raise MillraceError(f"the index says {words}", self.path, "Make the set again")
+            self.labels, first = h5["labels"][()].astype(np.int64), records.starts[number]
+            self.ids = h5["ids"][()] if "ids" in h5 else np.arange(first, first + entry.records)
+            if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(records.classes):
+                words = f"has labels from {self.labels.min()} to {self.labels.max()}"
+                words += f", of {len(records.classes)} classes"
+                raise MillraceError(words, self.path, "Convert it again")
+            self._offsets = h5["offsets"][()] if "offsets" in h5 else None
+        # h5py lets one thread of a process read at a time, so it reads only what is in pieces.
+        in_pieces = shape.offset is None
+        self._source = open_h5(self.path) if in_pieces else open(self.path, "rb", buffering=0)  # noqa: SIM115
+        self.close = self._source.close
+
+    def read(self, start: int, stop: int, out: np.ndarray | None) -> Records:
+        shape, count, images = self.shape, stop - start, []
+        if shape.layout == FIXED:
+            images = np.empty((count, *shape.size, 3), np.uint8) if out is None else out[:count]
+        if count and shape.offset is None:
+            dataset = self._source[shape.dataset]
+            if shape.layout == FIXED:
+                dataset.read_direct(images, np.s_[start:stop])
+            else:
+                images = list(dataset[start:stop])
+        elif count and shape.layout == FIXED:
+            self._fill(images, start * images[0].nbytes)
+        elif count:
+            edges = self._offsets[start : stop + 1] - self._offsets[start]
+            content = np.empty(edges[-1], np.uint8)
+            self._fill(content, int(self._offsets[start]))
+            images = np.split(content, edges[1:-1])
+        return Records(images, self.labels[start:stop], self.ids[start:stop])
+
+    def _fill(self, array: np.ndarray, at: int) -> None:
+        """Fill `array` with the bytes `at` in the data set."""
+        view, at = memoryview(array).cast("B") if array.size else b"", at + self.shape.offset
+        while len(view):
+            if not (count := os.preadv(self._source.fileno(), [view], at)):
+                raise MillraceError("ends before its records", self.path, "Make the set again")
+            view, at = view[count:], at + count

@@ -1,0 +1,179 @@
+"""One record file (HDF5): images of a fixed size or encoded bytes, with labels and ids, written whole.
+
+Layouts that are written: `images` uint8 (N, H, W, 3), contiguous; or `encoded` uint8, all bytes one after the
+other, with `offsets` (N + 1). Beside them `labels` and `ids` (N), and `facts`, JSON. Read are also `images`
+in any chunking, and of variable length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import orjson
+
+from millrace.common import atomic
+from millrace.common.errors import MillraceError
+
+FIXED, ENCODED = "fixed", "encoded"
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A record file as its set's index lists it. `digest` is the CRC-32 of images, labels and ids."""
+
+    name: str
+    records: int
+    bytes: int
+    digest: str = ""
+
+
+class Records(NamedTuple):
+    """Records that follow one another in a file. `images` is uint8 (n, H, W, 3), RGB; or a list of encoded
+    bytes, each a uint8 array. `labels` and `ids` are int64."""
+
+    images: Any
+    labels: np.ndarray
+    ids: np.ndarray
+
+
+class Shape(NamedTuple):
+    """What lies in a record file: FIXED or ENCODED, number of records, (H, W) of a fixed layout. `dataset`
+    holds the images, at `offset` in the file if they are contiguous, else None."""
+
+    layout: str
+    records: int
+    size: tuple[int, int] | None
+    dataset: str
+    offset: int | None
+
+
+class RecordWriter:
+    """What `record_writer` gives: `facts` may be set until its end; after it `file` is the index entry."""
+
+    def __init__(self, raw: BinaryIO, size: tuple[int, int] | None, with_digest: bool) -> None:
+        self._raw, self.size, self._with_digest = raw, size, with_digest
+        self.facts, self.crc = dict[str, Any](), 0
+        self.labels, self.ids, self.lengths = list[int](), list[int](), list[int]()
+
+    def append(self, images: Any, labels: Iterable[int], ids: Iterable[int]) -> None:
+        """Add records: `images` as in Records."""
+        if self.size is None:
+            self.lengths += [len(image) for image in images]
+            images = np.frombuffer(b"".join(images), np.uint8)
+        elif images.dtype != np.uint8 or images.shape[1:] != (*self.size, 3):
+            raise ValueError(f"images are {images.dtype} {images.shape}, not uint8 (n, {self.size}, 3)")
+        images = np.ascontiguousarray(images)
+        if self._with_digest:
+            self.crc = zlib.crc32(images, self.crc)
+        self._raw.write(images)
+        self.labels.extend(labels)
+        self.ids.extend(ids)
+
+
+@contextlib.contextmanager
+def record_writer(
+    path: str | os.PathLike,
+    records: int,
+    size: tuple[int, int] | None = None,
+    encoded_bytes: int = 0,
+    is_scratch: bool = False,
+) -> Iterator[RecordWriter]:
+    """Write one record file piece by piece; it appears at its place when it is whole.
+
+        with record_writer(path, records=1000, size=(256, 256)) as writer:
+            writer.append(images, labels, ids)
+        index_entry = writer.file
+
+    `records` and, without `size`, `encoded_bytes` say how much comes. If less comes (some images turn out to
+    be damaged), `facts` can be read, but no records. `is_scratch`: in a folder that is renamed when it is
+    whole, and can be made again: no fsync, no digest.
+    """
+    import h5py
+
+    path = Path(path)
+    name, shape = ("images", (records, *size, 3)) if size else ("encoded", (encoded_bytes,))
+    # Without fill values, which would be written first; the place in the file is known at once.
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    options = {"track_times": False, "fill_time": "never", "dcpl": early}
+    with (
+        contextlib.nullcontext(path) if is_scratch else atomic.replacing(path) as partial,
+        h5py.File(partial, "w") as h5,
+        open(partial, "r+b") as raw,
+    ):
+        images = h5.create_dataset(name, shape, np.uint8, **options)
+        # Images are written past h5py, which lets one thread of a process write at a time.
+        raw.seek(images.id.get_offset() or 0)
+        yield (writer := RecordWriter(raw, size, not is_scratch))
+        columns = {"labels": writer.labels, "ids": writer.ids}
+        if size is None:
+            columns["offsets"] = np.cumsum([0, *writer.lengths])
+        columns = {name: np.asarray(values, np.int64) for name, values in columns.items()}
+        for values in columns.values():
+            writer.crc = zlib.crc32(values, writer.crc)
+        digest = writer.facts["digest"] = "" if is_scratch else f"{writer.crc:08x}"
+        facts = orjson.dumps(writer.facts, option=orjson.OPT_SORT_KEYS)
+        for name, values in (columns | {"facts": np.frombuffer(facts, np.uint8)}).items():
+            h5.create_dataset(name, data=values, track_times=False)
+    writer.file = RecordFile(path.name, len(writer.ids), path.stat().st_size, digest)
+
+
+def read_facts(path: str | os.PathLike) -> dict[str, Any]:
+    """What was noted in the file when it was written, with its `digest`; {} if it is missing or not ours."""
+    from millrace.common.loading.h5 import open_h5
+
+    try:
+        with open_h5(os.fspath(path)) as h5:
+            return orjson.loads(h5["facts"][()].tobytes())
+    except (OSError, KeyError, ValueError):
+        return {}
+
+
+def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
+    """What lies in an open file. Raises MillraceError for a layout that is not read, with the remedy."""
+    import h5py
+
+    data = {name: each for name in h5 if isinstance(each := h5.get(name), h5py.Dataset)}
+    images, encoded, labels = (data.get(name) for name in ("images", "encoded", "labels"))
+    problem, shape = "", None
+    is_own = encoded is not None and "offsets" in data
+    if {"heights", "widthes", "widths"} & {*h5}:
+        problem = "flat pixels with heights and widths are not read: several times larger, and slow"
+    elif labels is None or (images is None and not is_own):
+        problem = f"`images` and `labels` are needed, the file holds {', '.join(h5) or 'nothing'}"
+    elif images is None:
+        shape = Shape(ENCODED, len(data["offsets"]) - 1, None, "encoded", encoded.id.get_offset() or 0)
+    elif h5py.check_vlen_dtype(images.dtype) == np.uint8 and images.ndim == 1:
+        shape = Shape(ENCODED, len(images), None, "images", None)
+    elif images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3:
+        # No offset if it is chunked.
+        shape = Shape(FIXED, len(images), images.shape[1:3], "images", images.id.get_offset())
+    else:
+        normalised = "these are normalised crops, often channel-first bytes under another shape"
+        words = f": {normalised}" if images.dtype.kind == "f" else " (N, H, W, 3), RGB"
+        problem = f"`images` is {images.dtype} {images.shape}, not uint8{words}"
+    if shape and (labels.shape != (shape.records,) or labels.dtype.kind not in "iu"):
+        problem = f"`labels` is {labels.dtype} {labels.shape}, of {shape.records} images"
+    if problem:
+        remedy = "Convert the images again: python -m millrace.image.create_records"
+        raise MillraceError(problem, os.fspath(path), remedy)
+    return shape
+
+
+def multiset_digest(ids: Iterable[np.ndarray]) -> str:
+    """Digest of all these ids with their multiplicities, in any order and any blocks."""
+    from millrace.common import hashing
+
+    count, sums = 0, np.zeros(2, np.uint64)
+    for block in ids:
+        mixed = hashing.mix(np.asarray(block).astype(np.uint64))
+        count += len(block)
+        sums += np.array([mixed.sum(dtype=np.uint64), hashing.mix(mixed).sum(dtype=np.uint64)], np.uint64)
+    return f"{count}-{sums[0]:016x}{sums[1]:016x}"

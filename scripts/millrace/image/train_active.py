@@ -1,0 +1,82 @@
+"""Train a ResNet on record files: epoch n from those that the producer made during epoch n - 1.
+
+The flags are those of PyTorch's ImageNet example. Writes metrics.jsonl, TensorBoard events, the last and the
+best checkpoint and, at the end, report.html and metrics.json into --output-dir. The same command goes on from
+the last checkpoint. On SIGTERM it finishes its step, saves, ends its producer, and exits with code 75, on
+which Slurm can requeue it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from millrace.common import atomic, cli, settings
+from millrace.common.training import ranks
+from millrace.image.producer.sentry import Times, Trainer
+from millrace.image.training import options
+from millrace.image.training.options import PRODUCERS, TrainOptions
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("data", help="folder of train/ and val/, as create_records has made it")
+    add("--local-scratch-dir", help="folder of the produced epochs (default: the same)")
+    options.add_arguments(parser)
+    add("--resume", help="checkpoint, or folder of a run, that a run that begins takes up")
+    begin = "epoch that a run that begins has first (default: 0, or that of --resume)"
+    add("--start-epoch", type=cli.count, help=begin)
+    only = "only evaluate on val: --resume, or --output-dir's newest"
+    add("-e", "--evaluate", action="store_true", help=only)
+    add("--output-dir", help="folder of the run (default: that of --metrics, or named as --arch)")
+    add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
+    add("--report", type=Path, help="page of the run (default: report.html in --output-dir)")
+    add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
+    group = parser.add_argument_group("producer")
+    add = group.add_argument
+    child = "child: start it on this node; none: somebody else does, before or after"
+    add("--producer", choices=PRODUCERS, default="none", help=child)
+    add("--shuffle-pool", default="10", help="of a child: files shuffled together, or all")
+    add("--allowed-ahead", type=cli.count, default=1, help="of a child: epochs made ahead")
+    add("--sentry-dir", help="folder of the pointers (default: sentry/ beside the epochs)")
+    settings.add_arguments(group, Times)
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(cli.hyphenated(argv))
+    chosen, times = settings.from_args(TrainOptions, args), settings.from_args(Times, args)
+    settings.check(times, "train_active")
+    folder = Path(args.output_dir or (Path(args.metrics).parent if args.metrics else args.arch))
+    ranks.end_with_launcher(signal.SIGKILL)
+    import torch
+
+    from millrace.image.training import run as training_run
+
+    torch.set_num_threads(args.threads)
+    if args.evaluate:
+        training_run.evaluate(chosen, Path(args.data), folder, args.resume)
+        return
+    scratch = args.local_scratch_dir or args.data
+    words = ["{folder}" if word == scratch else word for word in (sys.argv[1:] if argv is None else argv)]
+    names = ("seed", "shuffle_pool", "allowed_ahead", "sentry_dir", "beat", "dead_after", "wait_limit")
+    given = {"raw_data_dir": args.data, "local_scratch_dir": scratch}
+    given |= {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    side = Trainer(scratch, args.sentry_dir, times, words)
+    start, producer = args.start_epoch, flags if args.producer == "child" else ()
+    summary = training_run.run(chosen, Path(args.data), side, folder, args.resume, start, producer)
+    if summary:
+        from millrace.image.training import report
+
+        atomic.write_text(args.report or folder / "report.html", report.training_page(folder, summary))
+        atomic.write_json(args.metrics or folder / "metrics.json", summary)
+        cli.log.info("%s: %d epochs trained; metrics.json is there", folder, summary["epochs"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,160 @@
+"""Batches of an epoch's records, read in contiguous blocks and cropped where this runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from millrace.common.errors import MillraceError
+from millrace.common.loading.bad_samples import BadSample
+from millrace.common.loading.plan import BatchRequest, Plan
+from millrace.common.loading.slots import require_room
+from millrace.image.producer import epochs
+from millrace.image.records.pixels import Unusable, read_image, resized
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_file import FIXED
+from millrace.image.records.record_set import RecordSet
+from millrace.image.training.augment import crop, random_crops
+
+_JUDGED = 8  # images of a batch, at least: fewer may all be black
+BLOCK = 64  # records that are read at once
+# Of ImageNet's pixels in [0, 1], red, green, blue.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass
+class Batch:
+    """Images uint8 (n, size, size, 3), RGB; labels int64 (n,); ids int64 of the records."""
+
+    step: int
+    epoch: int
+    images: torch.Tensor
+    labels: torch.Tensor
+    ids: np.ndarray
+    planned: int
+    bad: list[BadSample]
+    filler: bool = False
+
+    def pin_memory(self) -> Batch:
+        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
+        images, labels = (x.to(device, non_blocking=non_blocking) for x in (self.images, self.labels))
+        return replace(self, images=images, labels=labels)
+
+
+def normalised(images: torch.Tensor) -> torch.Tensor:
+    """float32 (n, 3, height, width) of uint8 (n, height, width, 3) RGB: scaled to [0, 1], then by ImageNet's
+    mean and deviation. Raises MillraceError for what has another type or order of axes."""
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        type_ = f"{images.dtype} {tuple(images.shape)}"
+        problem = f"a batch of images is {type_}, not uint8 (n, height, width, 3)"
+        raise MillraceError(problem, remedy="Give RGB pixels from 0 to 255, channels last, not normalised")
+    mean, std = (torch.tensor(values, device=images.device) for values in (MEAN, STD))
+    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+class RecordBatches:
+    """What BatchLoader's workers run; requests name positions in the files of their epoch: those of `records`
+    in epoch 0, else of train_<epoch>/ in `scratch`.
+
+    `size` is that of the images given: centre crops, or random crops, mirrored or not with `crop_flip`. The
+    blocks of `window` records stay in memory, so that batches that share one read it once. Damaged images of
+    encoded records are left out.
+    """
+
+    plan: Plan | None = None
+    rank, transform = 0, None
+    _epoch = _reader = _block = None
+
+    def __init__(
+        self, records: RecordSet, scratch: Path, size: int, window: int, augment: str = "none", seed: int = 0
+    ) -> None:
+        self.records, self.rows, self.scratch, self.size = records, len(records), scratch, size
+        self.augment, self.seed = augment, seed
+        self.blocks = window // BLOCK + 3  # its ends cut two
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "plan": None, "_epoch": None, "_reader": None, "_block": None}
+
+    def __len__(self) -> int:
+        return len(self.plan) if self.plan is not None else 0
+
+    def place(self, row: int, message: str) -> str:
+        return message.partition(": ")[0]
+
+    def new_slots(self, workers: int, per_worker: int) -> None:
+        """None: batches cross in memory of their own, for which there must be room."""
+        largest = len(self.plan.batch(0, self.rank)) if len(self) else 0
+        require_room(workers * max(per_worker - 2, 1) * largest * self.size**2 * 3)
+
+    def check(self, batch: Batch) -> None:
+        """Raise MillraceError if images are not uint8 from 0 to 255 at their size, channels last."""
+        images, size = batch.images, self.size
+        if images.dtype != torch.uint8 or (len(images) and images.shape[1:] != (size, size, 3)):
+            problem = f"images are {images.dtype} {tuple(images.shape)}, not uint8 (n, {size}, {size}, 3)"
+            raise MillraceError(
+                problem, f"step {batch.step}", "Give RGB pixels from 0 to 255, not normalised"
+            )
+        if len(images) >= _JUDGED and images.max() <= 1:
+            problem = f"no pixel of {len(images)} images is above 1: they were scaled to [0, 1] before"
+            raise MillraceError(problem, f"step {batch.step}", "Give pixels from 0 to 255")
+
+    def close(self) -> None:
+        """Close the files and forget their blocks."""
+        if self._reader is not None:
+            self._reader.close()
+        self._epoch = self._reader = self._block = None
+
+    def records_of(self, epoch: int) -> RecordSet:
+        """The records of an epoch."""
+        if epoch == 0:
+            return self.records
+        return RecordSet.open(self.scratch, epochs.folder_of(self.scratch, epoch).name)
+
+    def load(self, request: BatchRequest, slots: None = None) -> Batch:
+        """Read and crop the records of one step."""
+        if request.epoch != self._epoch:
+            self.close()
+            self._epoch, self._reader = request.epoch, RecordReader(self.records_of(request.epoch))
+            self._block = lru_cache(self.blocks)(self._reader.read)
+        pictures, labels, ids, bad = [], [], [], []
+        records = self._reader.records
+        for row in request.rows.tolist():
+            file, at = records.locate(row)
+            block, number = self._block(file, at - at % BLOCK, BLOCK), at % BLOCK
+            image, record = block.images[number], int(block.ids[number])
+            try:
+                is_fixed = records.layout == FIXED
+                pictures.append(Image.fromarray(image) if is_fixed else read_image(image, records.exif)[0])
+                labels.append(int(block.labels[number]))
+                ids.append(record)
+            except Unusable as error:
+                message = f"{records.path(file)}, record {record}: {error}"
+                bad.append(BadSample(row, record, error.reason, message))
+        if modes := {each.mode for each in pictures} - {"RGB"}:
+            raise MillraceError(f"images are {', '.join(modes)}, not RGB", f"step {request.step}")
+        ids = np.array(ids, np.int64)
+        images = np.stack(self._cropped(pictures, ids)) if pictures else np.zeros((0, 1, 1, 3), np.uint8)
+        if request.following is None:
+            self.close()  # the end of the epoch, whose folder may be removed now
+        tensors = torch.from_numpy(images), torch.tensor(labels, dtype=torch.int64)
+        return Batch(request.step, request.epoch, *tensors, ids, len(request.rows), bad, request.filler)
+
+    def _cropped(self, pictures: list[Image.Image], ids: np.ndarray) -> list[np.ndarray]:
+        """The pictures at their size, uint8."""
+        if self.augment == "none":
+            # 256 for 224; records of a fixed size have been resized.
+            is_fixed, shorter = self._reader.records.layout == FIXED, round(self.size * 256 / 224)
+            return [resized(each, min(each.size) if is_fixed else shorter, self.size) for each in pictures]
+        sizes = np.array([each.size for each in pictures])
+        boxes, flips = random_crops(self.seed, self._epoch, ids, sizes)
+        flips &= self.augment == "crop_flip"
+        parts = zip(pictures, boxes, flips, strict=True)
+        return [crop(each, box, self.size, flip) for each, box, flip in parts]

@@ -1,0 +1,78 @@
+"""Who reads which records of an epoch: contiguous blocks for each rank and each of its workers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from millrace.common import hashing
+from millrace.common.training.task import Spans
+
+
+class Shape(NamedTuple):
+    """How a rank's block is cut: records of a batch at most; streams, one for each worker, to which a loader
+    deals steps in turn; neighbouring batches of a stream whose records are shuffled."""
+
+    batch_size: int
+    streams: int = 1
+    mixed_batches: int = 1
+
+
+Shapes = Mapping[int, Shape]
+
+
+class BlockPlan:
+    """Batches over the positions 0 to `records` - 1 of an epoch's record files.
+
+    Each rank has a contiguous block, cut into batches whose sizes differ by one at most; each stream has
+    contiguous batches of it. Nothing is dropped; with fewer records than ranks the ranks without one repeat a
+    record (`repeated`), with weight 0. `spans`: (world size, steps done) of the plans before this one in the
+    epoch, which had `shapes` by world size: what they have read is left out.
+    """
+
+    def __init__(
+        self, records: int, world_size: int, shapes: Shapes, epoch: int = 0, seed: int = 0, spans: Spans = ()
+    ) -> None:
+        self.world_size, self.epoch, self._seed = world_size, epoch, seed
+        positions = np.arange(records)
+        for world, steps in spans:
+            left = self._deal(positions, world, shapes[world])[steps * world :]
+            positions = np.sort(np.concatenate([positions[:0], *left]))
+        self._batches = self._deal(positions, world_size, shapes[world_size])
+        self.repeated = sum(not len(batch) for batch in self._batches)
+
+    def _deal(self, positions: np.ndarray, world_size: int, shape: Shape) -> list[np.ndarray]:
+        """The batches of all ranks, step after step."""
+        blocks = np.array_split(positions, world_size)
+        steps = math.ceil(len(blocks[0]) / shape.batch_size)
+        # Step s is given to worker s mod streams: the k-th batch of each stream in turn.
+        edges = np.cumsum([0, *map(len, np.array_split(np.arange(steps), shape.streams))])
+        turns = [edges[step % shape.streams] + step // shape.streams for step in range(steps)]
+        ranks = []
+        for rank, block in enumerate(blocks):
+            parts = np.array_split(block, max(steps, 1))
+            for first, last in itertools.pairwise(edges if shape.mixed_batches > 1 else ()):
+                for at in range(first, last, shape.mixed_batches):
+                    window = slice(at, min(at + shape.mixed_batches, last))
+                    key = hashing.key(self._seed, self.epoch, rank, len(block), at)
+                    joined = np.concatenate(parts[window])
+                    joined = joined[np.argsort(hashing.mix(joined.astype(np.uint64) ^ key), kind="stable")]
+                    cuts = np.cumsum([len(part) for part in parts[window]])[:-1]
+                    parts[window] = [np.sort(part) for part in np.split(joined, cuts)]
+            ranks.append(parts)
+        return [parts[turn] for turn in turns for parts in ranks]
+
+    def __len__(self) -> int:
+        return len(self._batches) // self.world_size
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        """int64 positions of the batch of `rank` at `step`, ascending; of a filler, one that is repeated."""
+        rows = self._batches[step * self.world_size + rank]
+        return rows if len(rows) else self._batches[0][:1]
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        return not len(self._batches[step * self.world_size + rank])

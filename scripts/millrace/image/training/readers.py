@@ -1,0 +1,147 @@
+"""Ways of reading images, measured: an image folder, record files whole or one record at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from millrace.image.producer import quality, shuffle
+from millrace.image.records.convert import convert, finish
+from millrace.image.records.deal import deal, in_order
+from millrace.image.records.folder import read_tree
+from millrace.image.records.options import RecordOptions
+from millrace.image.records.pixels import read_image
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_file import FIXED
+from millrace.image.records.record_set import RecordSet
+
+CHUNK = 64  # images of a batch; on_group reads so many at once, file after file
+
+
+class FolderReader(Dataset):
+    """ImageFolder's way: each image of a folder is opened and decoded, in random order."""
+
+    def __init__(self, root: Path, images: int, seed: int) -> None:
+        rows = read_tree(root, True).rows["train"]
+        order = np.random.default_rng(seed).permutation(len(rows))[: images or None]
+        self.paths = [root / "train" / rows[number][0] for number in order]
+        self.bytes_per_image = sum(map(os.path.getsize, self.paths)) / len(self.paths)
+
+    def __len__(self) -> int:
+        return -(-len(self.paths) // CHUNK)
+
+    def __getitem__(self, chunk: int) -> int:
+        paths = self.paths[chunk * CHUNK :][:CHUNK]
+        return sum(np.asarray(read_image(path.read_bytes())[0]).size > 0 for path in paths)
+
+
+class H5Reader(Dataset):
+    """Record files: `on_group` in order, whole; else (on_demand) one record at a time in random order."""
+
+    def __init__(self, records: RecordSet, on_group: bool, images: int, seed: int) -> None:
+        self.reader = RecordReader(records, max_open_files=256)
+        if on_group:
+            starts = [(f, at) for f, file in enumerate(records.files) for at in range(0, file.records, CHUNK)]
+            read = np.cumsum([min(CHUNK, records.files[file].records - at) for file, at in starts])
+            self.chunks = [
+                [(*each, CHUNK)] for each in starts[: np.searchsorted(read, images or read[-1]) + 1]
+            ]
+        else:
+            order = np.random.default_rng(seed).permutation(len(records))[: images or None]
+            singles = [(*records.locate(int(number)), 1) for number in order]
+            self.chunks = [singles[at : at + CHUNK] for at in range(0, len(singles), CHUNK)]
+        self.paths = [records.path(file) for file in range(len(records.files))]
+        self.bytes_per_image = sum(file.bytes for file in records.files) / len(records)
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __getitem__(self, chunk: int) -> int:
+        count = 0
+        for place in self.chunks[chunk]:
+            images = self.reader.read(*place).images
+            if self.reader.records.layout != FIXED:
+                images = [np.asarray(read_image(image)[0]) for image in images]
+            count += len(images)
+        return count
+
+
+def measure(name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 3) -> dict[str, Any]:
+    """The median pass of `repeats`; before a cold one the files leave the page cache.
+
+    Images a second are by the clock, seconds of CPU for 1,000 images those of all processes.
+    """
+    passes = []
+    for _ in range(1 if is_cold else repeats):
+        for path in reader.paths if is_cold else ():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+        cpu, began = sum(os.times()[:4]), time.perf_counter()
+        images = sum(DataLoader(reader, batch_size=None, num_workers=workers))
+        seconds = time.perf_counter() - began
+        passes.append((seconds, sum(os.times()[:4]) - cpu, images))
+    seconds, cpu, images = sorted(passes)[len(passes) // 2]
+    row = {"reader": name, "state": "cold" if is_cold else "warm", "workers": workers, "images": images}
+    row |= {"images_per_second": images / seconds, "cpu_seconds_per_1000": 1000 * cpu / images}
+    return {**row, "disk_bytes_per_image": reader.bytes_per_image}
+
+
+def readers(
+    folder: Path | None, sets: list[Path], only: str, images: int, seed: int, scratch: Path
+) -> Iterator[tuple[str, Any]]:
+    """The readers with their names: of the image folder, two of each set of records, and two of encoded
+    records, into which images of the folder are converted in `scratch`."""
+    if folder and only != "h5":
+        yield "image folder", FolderReader(folder, images, seed)
+    if only == "image_folder":
+        return
+    records = [RecordSet.open(root) for root in sets]
+    if folder and all(each.layout == FIXED for each in records):
+        records.append(encoded_sample(folder, images, seed, scratch))
+    for each in records:
+        yield f"H5 {each.layout}, on_group", H5Reader(each, True, images, seed)
+        yield f"H5 {each.layout}, on_demand", H5Reader(each, False, images, seed)
+
+
+def encoded_sample(folder: Path, images: int, seed: int, scratch: Path) -> RecordSet:
+    """The bytes of some images of train as they are, in record files as create_records makes them."""
+    tree, options = read_tree(folder, True), RecordOptions(layout="encoded", records_per_file=1000)
+    rows = in_order(tree.rows["train"], seed)[: images or None]
+    plans = list(deal("train", rows, options.files("train", len(rows)), True))
+    split = options.of_split(tree, "train")
+    convert(plans, split, scratch / "train", 1)
+    finish(plans, split, scratch / "train", 1.0, 1)
+    return RecordSet.open(scratch)
+
+
+def shuffle_quality(records: RecordSet, seed: int) -> list[dict[str, Any]]:
+    """Figures of epoch 1 for pools of 1, 10 and all files, and of a full shuffle."""
+    reader = RecordReader(records)
+    labels = np.concatenate([reader.labels(file) for file in range(len(records.files))])
+    pools = dict.fromkeys((1, 10, len(records.files)))
+    orders = {f"K = {pool}": epoch_order(records, pool, seed, 1) for pool in pools}
+    orders["full shuffle"] = np.random.default_rng(seed).permutation(len(records))
+    rows = []
+    for name, ids in orders.items():
+        figures = {"label_run_entropy": quality.label_run_entropy(labels[ids])}
+        figures |= {"mean_move": quality.mean_move(ids), "neighbours": quality.neighbour_distance(ids)}
+        rows.append({"order": name, **figures})
+    return rows
+
+
+def epoch_order(records: RecordSet, pool: int, seed: int, epoch: int) -> np.ndarray:
+    """Positions in `records` in the order in which the producer writes them into an epoch."""
+    files, parts = shuffle.order(len(records.files), seed, epoch), []
+    for start in range(0, len(files), pool):
+        ranges = [np.arange(*records.starts[file : file + 2]) for file in files[start : start + pool]]
+        rows = np.concatenate(ranges)
+        parts.append(rows[shuffle.order(len(rows), seed, epoch, start + 1)])
+    return np.concatenate(parts)

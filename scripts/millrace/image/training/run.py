@@ -1,0 +1,133 @@
+"""A training run in its folder: where it begins, its side of the sentry, the producer as its child."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError
+from millrace.common.training import loop, run_folder
+from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE, Ranks
+from millrace.image.producer.sentry import Trainer
+from millrace.image.training.options import TrainOptions
+from millrace.image.training.task import ImageTask
+
+# What may change without making it another run.
+_FREE = {
+    *("epochs", "workers", "print_freq", "save_steps", "mixed_batches", "max_bad_fraction", "device"),
+    *("log_ids", "timeout_seconds"),
+}
+_END_SECONDS = 60.0  # for the producer to end in order
+
+
+def run(
+    options: TrainOptions,
+    root: Path,
+    side: Trainer,
+    folder: Path,
+    resume: str | None = None,
+    start_epoch: int | None = None,
+    producer: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only.
+
+    A run that begins takes up the checkpoint `resume` and begins with `start_epoch`. `side`, of the folder of
+    the produced epochs, is entered on rank 0. `producer`: the flags of a producer to start as a child.
+    """
+    ranks = Ranks.from_environment()
+    task = ImageTask(options, root, side.folder, side if ranks.is_main else None, start_epoch or 0)
+    if task.first_epoch >= options.epochs:
+        problem = f"--start-epoch {start_epoch} of --epochs {options.epochs} leaves nothing to train"
+        raise MillraceError(problem, remedy="Epochs count from 0")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(task))
+        if ranks.is_main:
+            stack.enter_context(run_folder.held(folder))
+            source = find_checkpoint(resume) if resume else None
+            state = Checkpoints("").load(source) if source else None
+            chosen = {**asdict(options), "data": task.state_dict()["data"]}
+            run_folder.claim(folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE})
+            if source:
+                _adopt(source, state, folder, start_epoch)
+            stack.enter_context(side)
+            if producer:
+                task.check = stack.enter_context(_child(producer))
+        result = loop.train(task, options.loop_settings(), folder)
+        if not ranks.is_main:
+            return {}
+        task.finish()
+    best = max(result.evaluations.values(), key=lambda figures: figures["acc1"])
+    facts = {"arch": options.arch, "best": best, "spread": task.spread and task.spread._asdict()}
+    parameters = sum(parameter.numel() for parameter in result.model.parameters())
+    return {**result.summary(), **facts, "parameters": parameters}
+
+
+def evaluate(options: TrainOptions, root: Path, folder: Path, resume: str | None) -> None:
+    """Say the figures on val of a checkpoint: `resume`, or the newest of `folder`; each rank by itself."""
+    task, source = ImageTask(options, root, root), find_checkpoint(resume or folder)
+    task.ranks = Ranks()
+    state = Checkpoints("").load(source)
+    task.load_state_dict(state["task"])
+    model = task.build_model()
+    model.load_state_dict(state["model"])
+    device = torch.device("cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu")
+    with torch.no_grad():
+        figures = task.accuracies(model.to(device).eval(), device)
+    log.info("%s: loss %.4f", source.folder, figures["loss"])
+    log.info("%s", task.describe("eval", {"metrics": figures}))
+
+
+def find_checkpoint(path: str | Path) -> WholeCheckpoint:
+    """The checkpoint in a folder, or the newest one of a run's folder."""
+    path = Path(path)
+    if (path / "checkpoint.json").exists():
+        return Checkpoints("").at(path)
+    if checkpoint := Checkpoints(path / "checkpoints").newest() or Checkpoints(path).newest():
+        return checkpoint
+    remedy = "Name a run's folder (--output-dir), or a checkpoint in it such as checkpoints/best"
+    raise MillraceError("holds no checkpoint of Millrace", str(path), remedy)
+
+
+def _adopt(source: WholeCheckpoint, state: dict[str, Any], folder: Path, start_epoch: int | None) -> None:
+    """Make `source` the first checkpoint of the run in `folder`, unless that has been trained on."""
+    own = Checkpoints(folder / "checkpoints")
+    if own.newest() is not None:
+        log.info("%s goes on from its own newest checkpoint, not from %s", folder, source.folder)
+        return
+    if start_epoch is not None:
+        state["position"] |= {"epoch": start_epoch, "step": 0, "spans": (), "epoch_samples": 0}
+    header = {"seed": source.header["seed"], "torch": source.header["torch"], "position": state["position"]}
+    own.save(source.step, state, header)
+
+
+@contextlib.contextmanager
+def _child(flags: Sequence[str]) -> Iterator[Callable[[], None]]:
+    """Run a producer while training; gives what raises MillraceError if it has failed."""
+    command = [sys.executable, "-m", "millrace.image.create_epochs", *flags, "--end-with-parent"]
+    process = subprocess.Popen(command)
+
+    def check() -> None:
+        # Whoever stopped it with a signal stops this side too.
+        if process.poll() not in (None, 0, REQUEUE_EXIT_CODE):
+            problem = f"the producer (pid {process.pid}) has ended with {process.returncode}"
+            raise MillraceError(problem, remedy="See its lines above; the same command goes on")
+
+    try:
+        yield check
+        process.wait(_END_SECONDS)  # all is trained, so all is made
+        check()
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.terminate()
+            process.wait(_END_SECONDS)
+        process.kill()
+        process.wait()

@@ -1,0 +1,1 @@
+"""Music lane: precomputed CQT features to version-matching training."""

@@ -1,0 +1,1 @@
+"""Features of audio files: decoded, transformed, written into HDF5 chunks."""

@@ -1,0 +1,99 @@
+"""Features of many recordings in HDF5 chunks, with what the JSONL says of each."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from millrace.common import atomic
+from millrace.common.cli import Progress
+from millrace.music.audio.recording import BINS, HOP_SECONDS, Unusable, features
+
+ENDINGS = [
+    ".aac", ".aif", ".aiff", ".flac", ".m4a", ".mka", ".mp3", ".mp4", ".oga", ".ogg", ".opus", ".wav",
+    ".webm", ".wma",
+]  # fmt: skip
+
+
+def add_track(
+    h5: Any, number: str, magnitudes: np.ndarray, dtype: str, time_first: bool, **storage: Any
+) -> dict:
+    """Store (84, T) under /<id>/cqt in an open HDF5 file; return what the JSONL says of it."""
+    stored = (magnitudes.T if time_first else magnitudes).astype(dtype)
+    dataset = h5.create_dataset(f"{number}/cqt", data=stored, **storage)
+    dataset.attrs.update({"hop_s": HOP_SECONDS, "axes": "TC" if time_first else "CT", "n_bins": BINS})
+    key = f"{number}/cqt"
+    return {"youtube_id": number, "h5_key": key, "hop_s": HOP_SECONDS, "shape": list(stored.shape)}
+
+
+def audio_files(root: Path) -> tuple[list[str], list[dict]]:
+    """Recordings below a folder by their endings, relative to it, sorted, and rejects: equal names."""
+    files: dict[str, str] = {}
+    rejects = []
+    for path in sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS):
+        file = path.relative_to(root).as_posix()
+        if path.is_file() and files.setdefault(path.stem, file) != file:
+            rejects.append(rejected(file, "duplicate_id", f"{files[path.stem]} has the same name"))
+    return list(files.values()), rejects
+
+
+def rejected(file: str, reason: str, problem: str) -> dict:
+    """A line of the rejects."""
+    return {"audio": ascii(file)[1:-1], "reason": reason, "problem": problem}
+
+
+def create_chunks(
+    root: Path, files: list[str], folder: Path, per_chunk: int, threads: int
+) -> Iterator[tuple[list[dict], list[dict]]]:
+    """Write `cqt_chunk_00001.h5` and so on; yield the (JSONL records, rejects) of each.
+
+    A chunk whose recordings have the same names, sizes and times as when it was made stays as it is.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = {
+        folder / f"cqt_chunk_{number:05}.h5": files[start : start + per_chunk]
+        for number, start in enumerate(range(0, len(files), per_chunk), 1)
+    }
+    for path in {*folder.glob("cqt_chunk_*.h5")} - {*groups}:
+        path.unlink()  # of an earlier run over more recordings
+    context = multiprocessing.get_context("spawn")
+    progress = Progress(len(files), "recordings", "CQT")
+    with ProcessPoolExecutor(threads, context) as pool, progress:
+        for records, rejects in pool.map(partial(create_chunk, root), groups.values(), groups):
+            progress.advance(len(records) + len(rejects), len(rejects))
+            yield records, rejects
+
+
+def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dict], list[dict]]:
+    """Write the features of some recordings into one HDF5 file, unless it holds them already."""
+    import h5py
+
+    sources = [[file, os.stat(root / file).st_size, os.stat(root / file).st_mtime_ns] for file in files]
+    try:
+        with h5py.File(path, "r") as h5:
+            made = json.loads(h5["made"][()])
+        if made["sources"] == sources:
+            return made["records"], made["rejects"]
+    except (OSError, KeyError, ValueError):
+        pass  # not there, or cut: it is made again
+    records, rejects = [], []
+    with atomic.replacing(path) as unfinished, h5py.File(unfinished, "w") as h5:
+        for file in files:
+            number = Path(file).stem
+            try:
+                if not number.isprintable():
+                    raise Unusable("bad_name", "the file's name cannot be an id")
+                record = add_track(h5, number, features(root / file), "<f4", False)
+                records.append({**record, "h5_chunk": path.name, "audio": file})
+            except Unusable as error:
+                rejects.append(rejected(file, *error.args))
+        h5["made"] = json.dumps({"sources": sources, "records": records, "rejects": rejects})
+    return records, rejects

@@ -1,0 +1,86 @@
+"""Find the tracks in files of features: where each lies, its hop and type, and whether it can be used.
+
+Of one partition of the workflow: --partition, --output, --report. Of whole folders, as the original script:
+--jsonl, --h5-root, --mm-root, --out. With --out X.pt the index is X.index, and X.pt holds the mapping of the
+original script; an X.pt that is there is a hint, checked against the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from millrace.common import atomic, cli
+from millrace.common.errors import MillraceError
+from millrace.common.ledger import Ledger
+from millrace.music.features import partition as partitions
+from millrace.music.features.index import index_path
+from millrace.music.features.merging import merge_all
+from millrace.music.features.metadata import Metadata, place_records, read_metadata
+from millrace.music.features.old_index import read_old_index, write_old_index
+from millrace.music.features.roots import SPLITS, Root, split_files
+from millrace.music.features.track import Contract, write_tracks
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("--partition", help="partition file of the workflow, instead of --jsonl and the roots")
+    add("--output", help="table of the partition's tracks (parquet) to write")
+    add("--report", help="report (JSON) to write: ledger, what was refused and why")
+    add("--jsonl", help="JSONL whose records may point to features")
+    add("--h5-root", help="folder of HDF5 files")
+    add("--mm-root", help="folder of .mm files")
+    add("--splits", help=f"folder of {', '.join(SPLITS)}.json, for their coverage")
+    add("--out", type=Path, default=Path("cache/discogs_h5_index.pt"), help="index to write, X.index or X.pt")
+    add("--hop", type=cli.positive_float, default=0.02, help="seconds a frame of files that do not say it")
+    add("--pool", type=cli.positive_int, default=5, help="stored frames that make one frame of the model")
+    add("--bins", type=cli.positive_int, default=84, help="bins of a frame")
+    add("--resample", action="store_true", help="admit hops of which no whole number makes a frame")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    contract = Contract(args.bins, args.hop, args.pool, resample=args.resample)
+    if args.partition and args.output and args.report:
+        partition = partitions.read_partition(args.partition)
+        tracks = list(partitions.build(partition, contract))
+        said = partitions.report("build_feature_index", partition.id, tracks, contract)
+        cli.log.info("%s", Ledger.from_dict(said["ledger"]).line())
+        atomic.write_json(args.report, said)
+        return write_tracks(args.output, tracks)
+    if args.partition or not (args.h5_root or args.mm_root):
+        remedy = "Give --partition, --output and --report; or --h5-root or --mm-root, with --jsonl and --out"
+        raise MillraceError("no features to look for", remedy=remedy)
+
+    metadata = read_metadata(args.jsonl) if args.jsonl else Metadata("")
+    if metadata.note:
+        cli.log.warning("%s", metadata.note)
+    hints = read_old_index(args.out) if args.out.suffix == ".pt" and args.out.exists() else ()
+    records = {record.id: record for record in hints} | metadata.records
+    roots = {kind: root for kind, root in (("h5", args.h5_root), ("mm", args.mm_root)) if root}
+    folders = {kind: Root(path) for kind, path in roots.items()}
+    pointing, wrong = place_records(records.values(), folders.get("h5"), folders.get("mm"))
+    problems = metadata.problems + wrong
+    for row in problems[:5]:
+        cli.log.warning("%s: %s: %s", args.jsonl, row["reason"], row["problem"])
+    places = [(kind, path) for kind, folder in folders.items() for path in folder.places(kind)]
+    parts = [
+        partitions.FeaturePartition(path, kind, roots[kind], path, pointing.get(path, []))
+        for kind, path in places
+    ]
+    tracks = [track for part in parts for track in partitions.build(part, contract)]
+    splits = split_files(args.splits) if args.splits else {}
+    path = index_path(args.out)
+    result = merge_all(path, tracks, roots, splits, contract, problems)
+    cli.log.info("%s", Ledger.from_dict(result["ledger"]).line())
+    if args.out != path:
+        write_old_index(args.out, path)
+    cli.log.info("%d tracks, %.1f h: %s", result["tracks"], result["hours"], os.fspath(args.out))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,57 @@
+"""Evaluate a checkpoint on whole tracks: MAP, MR1 and ARP (%), with the half width of their 95 % intervals.
+
+    python -m millrace.music.evaluate_model checkpoint=logs/dvi-h5/checkpoint_best.ckpt redux=bpwr-10
+
+As the original: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of a track),
+qslen and qshop, cslen and cshop (s of shingles of queries and candidates; 0: the whole track), limit_num
+(tracks). Other key=value are keys of the configuration that lies beside the checkpoint, such as path.index.
+Under torchrun the ranks share the tracks and the queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from millrace.common import atomic, cli
+from millrace.common.training import ranks
+from millrace.music.training import conf as configuration
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="key=value", help="as above")
+    add("--checkpoint", default="", help="the same as checkpoint=FILE")
+    add("--conf", default="", help="configuration (default: configuration.yaml beside the checkpoint)")
+    add("--output", help="figures (JSON) to write")
+    add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    named = [f"checkpoint={args.checkpoint}"] if args.checkpoint else []
+    options, overrides = configuration.split_options([*args.overrides, *named])
+    beside = Path(options["checkpoint"]).with_name("configuration.yaml")
+    conf = configuration.read(overrides, args.conf or str(beside))
+    ranks.adopt_slurm_tasks()
+    import torch
+
+    from millrace.music.training import evaluation
+
+    torch.set_num_threads(args.threads)
+    if result := evaluation.evaluate(conf, options):
+        figures, widths = result["figures"], result["intervals"]
+        shown = ", ".join(
+            f"{n} {figures[f'm_{n}']:.4f} ± {widths[f'm_{n}']:.4f}" for n in ("MAP", "MR1", "ARP")
+        )
+        counts = f"{result['queries']} queries, {result['candidates']} candidates, {result['redux']}"
+        cli.log.info("%s: %s (%s)", result["partition"], shown, counts)
+        if args.output:
+            atomic.write_json(args.output, result)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

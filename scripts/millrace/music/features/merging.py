@@ -1,0 +1,95 @@
+"""All partitions become one index, with the ledger of all tracks and the coverage of the splits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from millrace.common import atomic, jsonl
+from millrace.common.errors import MillraceError, counted
+from millrace.common.report import figures
+from millrace.music.features import splits as clique_splits
+from millrace.music.features.index import FeatureIndex, merge
+from millrace.music.features.partition import report
+from millrace.music.features.roots import SPLITS
+from millrace.music.features.track import H5, Contract, Track
+
+
+def merge_all(
+    path: Path,
+    tracks: Sequence[Track],
+    roots: dict[str, str],
+    splits: Mapping[str, str],
+    contract: Contract,
+    problems: Sequence[dict] = (),
+    prefer: str = H5,
+    on_leak: str = "error",
+    max_missing_fraction: float = 0.5,
+) -> dict:
+    """Write the index and, before it, what there is to know of it into its folder; return the coverage.
+
+    Beside the index: `<split>.filtered`, ledger.json, rejects.jsonl (with `problems`, those of the JSONL),
+    remarks.jsonl, missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index, for leaks that are
+    not to be dropped and if a split misses more than is allowed.
+    """
+    folder = path.parent
+    read = {name: clique_splits.read_split(file, name) for name in SPLITS if (file := splits.get(name))}
+    leaks = clique_splits.leaks(read)
+    jsonl.write_lines(folder / "leaks.jsonl", leaks)
+    if leaks and on_leak == "error":
+        cliques = sum("clique" in row for row in leaks)
+        first = ", ".join(f"{key} {value}" for key, value in leaks[0].items())
+        counts = f"{counted(cliques, 'clique')} and {counted(len(leaks) - cliques, 'recording')}"
+        remedy = "Set on_leak to drop (they leave train), or mend the splits"
+        raise MillraceError(f"{counts} are in two splits, first {first}", str(folder / "leaks.jsonl"), remedy)
+
+    with atomic.replacing(path) as partial:
+        merge(partial, tracks, roots, contract)
+        index = FeatureIndex(partial)
+        said = report("merge_feature_index", "all", tracks, contract)
+        atomic.write_json(folder / "ledger.json", said["ledger"])
+        jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
+        jsonl.write_lines(folder / "remarks.jsonl", said["remarks"])
+        # The index knows which of the refused have other, usable features.
+        reasons = {track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused}
+        missing, parts = [], []
+        for split in (clique_splits.without_leaks(each, leaks) for each in read.values()):
+            part, lost, filtered = clique_splits.coverage(split, index, reasons, prefer)
+            clique_splits.write_filtered(split, filtered, folder)
+            missing += lost
+            parts.append(part)
+        jsonl.write_lines(folder / "missing.jsonl", missing)
+        hours = float((index.frames(prefer) * index.hops(prefer)).sum()) / 3600
+        result = {"tracks": len(index), "hours": round(hours, 4), "splits": parts, "leaks": len(leaks)}
+        result |= {key: said[key] for key in ("ledger", "origins")}
+        for part in parts:
+            if part["missing_fraction"] > max_missing_fraction:
+                problem = "{split}: {missing} of {versions} versions have no features, more than "
+                problem = problem.format(**part) + f"max_missing_fraction {max_missing_fraction:g} allows"
+                remedy = "Set h5_root and mm_root to where they lie, or raise max_missing_fraction"
+                raise MillraceError(problem, str(folder / "missing.jsonl"), remedy)
+    return result
+
+
+def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:
+    """An SVG of what of each split has features: versions and cliques, as coverage.json has them."""
+    colours = (figures.PALETTE[0], figures.PALETTE[1], figures.REST)
+    names = [part["split"] for part in splits]
+
+    def panel(title: str, *keys: str) -> figures.Panel:
+        """Bars of counts, each a part of the next."""
+        counts = [[part[key] for part in splits] for key in keys]
+        ends = itertools.pairwise(counts)
+        lengths = [counts[0], *([b - a for a, b in zip(*pair, strict=True)] for pair in ends)]
+        shares = zip(counts[0], counts[-1], strict=True)
+        notes = [f"{part:,} ({figures.human_share(part, whole or 1)})" for part, whole in shares]
+        return figures.Panel(title, names, list(zip(colours, lengths, strict=True)), notes, whole=True)
+
+    panels = [
+        panel("Versions", "versions_kept", "versions_found", "versions"),
+        panel("Cliques", "cliques_found", "cliques_found", "cliques"),
+    ]
+    legend = list(zip(("usable", "alone in its clique", "without features"), colours, strict=True))
+    title, subtitle = "Coverage of the splits", f"{tracks:,} tracks in the index, {hours:,.1f} hours"
+    return figures.bar_chart(title, subtitle, panels if splits else [], legend, 2, "No splits are set.")

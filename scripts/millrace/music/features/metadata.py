@@ -1,0 +1,166 @@
+"""The JSONL of a Discogs-VI data set: video ids, and pointers to their features if it has any."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from millrace.common import jsonl
+from millrace.music.features.roots import Root
+
+# The names that the published files, the original scripts and their forks give to one thing; of several
+# in one record the last one here counts.
+ID_NAMES = ("youtube_id", "ytid", "youtubeId")
+_NAMES = {"h5_file": "h5", "h5_chunk": "h5", "h5_key": "key", "cqt_mm_path": "mm", "mm_path": "mm"}
+_NAMES |= {"frame_hop_s": "hop", "hoplen_s": "hop", "hop_s": "hop", "cqt_shape": "shape", "shape": "shape"}
+_RANKS = {name: rank for rank, name in enumerate(_NAMES)}
+_IS_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "h5": lambda value: type(value) in (str, int),
+    "key": lambda value: isinstance(value, str),
+    "mm": lambda value: isinstance(value, str),
+    "hop": lambda value: type(value) in (int, float) and 0 < value < 60,
+    "shape": lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0,
+}
+_VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/embed/|/shorts/)([^&#?/]+)")
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """What the JSONL says of a recording: `h5` file, path or number, `key` in it, `mm` path, hop, shape."""
+
+    id: str
+    h5: str | int | None = None
+    key: str | None = None
+    mm: str | None = None
+    hop: float | None = None
+    shape: list[int] | None = None
+
+
+@dataclasses.dataclass
+class Metadata:
+    """Records with pointers, by id, and what was counted; `problems` are rows for rejects.jsonl."""
+
+    path: str
+    records: dict[str, Record] = dataclasses.field(default_factory=dict)
+    ids: set[str] = dataclasses.field(default_factory=set)
+    counts: Counter = dataclasses.field(default_factory=Counter)
+    problems: list[dict] = dataclasses.field(default_factory=list)
+
+    @property
+    def note(self) -> str:
+        """A sentence if the file has cliques and no ids at all: the published name leads to such a file."""
+        if self.ids or not self.counts["cliques"]:
+            return ""
+        name = os.path.basename(self.path)
+        matched = re.sub(r"^Discogs-VI-(\d+)\.jsonl$", r"Discogs-VI-YT-\1.jsonl", name)
+        other = matched if matched != name else "Discogs-VI-YT-<date>.jsonl"
+        return (
+            f"{self.path}: {self.counts['cliques']} cliques, no video ids. The ids are those of the splits; "
+            f"{other} and Discogs-VI-<date>.jsonl.youtube_query_matched hold video ids"
+        )
+
+    def problem(self, line: int, reason: str, words: str) -> None:
+        """Note what is wrong with a line."""
+        self.counts[reason] += 1
+        self.problems.append({"line": line, "reason": reason, "problem": words})
+
+
+def first(record: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """The value under the first of the names that has one; null and "" count as absent."""
+    for name in names:
+        if (value := record.get(name)) is not None and value != "":
+            return value
+    return None
+
+
+def video_ids(version: Mapping[str, Any]) -> list[str]:
+    """The ids of a version, best match first: its own, then those of its videos and of its tracks' videos."""
+    own = first(version, ID_NAMES)
+    ids = [own] if isinstance(own, str) else []
+    places = [version, *[track for track in version.get("tracks") or [] if isinstance(track, dict)]]
+    for video in [video for place in places for video in place.get("youtube_video") or []]:
+        url = video.get("url") if isinstance(video, dict) else video
+        if match := _VIDEO.search(url) if isinstance(url, str) else None:
+            ids.append(match[1])
+    return list(dict.fromkeys(ids))
+
+
+def read_metadata(path: str | os.PathLike) -> Metadata:
+    """Read a JSONL with a clique or a track a line, line by line; broken lines are counted and named.
+
+    The later of two records of a track wins where both say something, as in the original script.
+    """
+    result = Metadata(os.fspath(path))
+    for line, value, _ in jsonl.lines(path):
+        result.counts["lines"] += 1
+        if isinstance(value, jsonl.BadJson):
+            result.problem(line, "broken_line", str(value))
+        elif isinstance(value, dict) and isinstance(value.get("versions"), list):
+            result.counts["cliques"] += 1
+            for version in value["versions"]:
+                ids = video_ids(version) if isinstance(version, dict) else []
+                result.counts["versions" if ids else "versions_without_video"] += 1
+                for number in ids:
+                    _enter(result, line, number, version)
+        elif isinstance(value, dict) and isinstance(number := first(value, ID_NAMES), str):
+            _enter(result, line, number, value, once=True)
+        else:
+            result.problem(line, "no_id", f"neither versions nor one of {', '.join(ID_NAMES)}")
+    return result
+
+
+def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool = False) -> None:
+    """Enter what a line says of a recording; values of another kind are named and ignored."""
+    values = {}
+    for alias in sorted(_NAMES.keys() & fields.keys(), key=_RANKS.__getitem__):
+        name, value = _NAMES[alias], fields[alias]
+        if value is None or value == "":
+            continue
+        if _IS_RIGHT[name](value):
+            values[name] = value.strip("/") if name == "key" else value
+        else:
+            result.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
+    if number in result.ids and once:
+        result.problem(
+            line, "duplicate_id", f"{number}: stands in an earlier line too; this one's values are taken"
+        )
+    result.ids.add(number)
+    if record := result.records.get(number):
+        for name, value in values.items():
+            setattr(record, name, value)
+    elif values:
+        result.records[number] = Record(number, **values)
+
+
+def place_records(
+    records: Iterable[Record], h5: Root | None, mm: Root | None
+) -> tuple[dict[str, list[Record]], list[dict]]:
+    """Records by the file (HDF5) or folder (mm) that they point to; wrong pointers as rows for rejects.jsonl.
+
+    Pointers become relative to their roots; a record that points to both stands in both places.
+    """
+    places: dict[str, list[Record]] = {}
+    wrong = []
+    folders: dict[str, list[str]] = {}
+    for folder in mm.mm_folders() if mm else ():
+        folders.setdefault(folder[-2:].casefold(), []).append(folder)
+    for record in records:
+        file = h5.chunk(record.h5) if h5 and record.h5 is not None else None
+        mm_file = mm.resolve(record.mm) if mm and record.mm else None
+        pointers = (("h5_chunk", record.h5, file, h5), ("mm_path", record.mm or None, mm_file, mm))
+        for name, pointer, target, root in pointers:
+            if root and pointer is not None and target is None:
+                words = f"{name} {pointer!r} is not below {root.path}"
+                wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
+        if file:
+            pointer = Record(record.id, file, record.key, None, record.hop, record.shape)
+            places.setdefault(file, []).append(pointer)
+        # Without a pointer to an .mm its hop and shape still count for the file of the usual name.
+        usual = folders.get(record.id[:2].casefold(), ()) if record.hop or record.shape else ()
+        for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
+            places.setdefault(place, []).append(dataclasses.replace(record, h5=None, mm=mm_file))
+    return places, sorted(wrong, key=lambda row: (row["id"], row["problem"]))

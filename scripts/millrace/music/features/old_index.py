@@ -1,0 +1,46 @@
+"""The original script's index, a .pt file with a dict of pointers by id: written for it, read as a hint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from millrace.common import atomic
+from millrace.common.errors import MillraceError
+from millrace.music.features.index import FeatureIndex
+from millrace.music.features.metadata import Record
+from millrace.music.features.track import H5
+
+
+def write_old_index(path: str | os.PathLike, index_file: str | os.PathLike) -> None:
+    """Write {id: {h5_file, h5_key, mm_path, hop_s, shape}}, the paths relative to their roots."""
+    import torch
+
+    index, mapping = FeatureIndex(index_file), {}
+    for number in range(len(index)):
+        entry: dict = {}
+        for track in reversed(index.entries(number)):
+            file = os.path.relpath(track.file, index.roots[track.source])
+            entry |= {"h5_file": file, "h5_key": track.key} if track.source == H5 else {"mm_path": file}
+            entry |= {"hop_s": track.hop, "shape": [track.bins, track.frames]}
+        mapping[index.id(number)] = entry
+    with atomic.replacing(path) as partial:
+        torch.save(mapping, partial)
+
+
+def read_old_index(path: str | os.PathLike) -> Iterator[Record]:
+    """The pointers of an existing .pt as records: hints that are checked as those of the JSONL are."""
+    import torch
+
+    try:
+        mapping = torch.load(path, weights_only=True, map_location="cpu")
+        for number, entry in mapping.items():
+            key, shape = entry.get("h5_key"), entry.get("shape")
+            shape = [int(side) for side in shape] if shape else None
+            file, mm, hop = (entry.get(name) for name in ("h5_file", "mm_path", "hop_s"))
+            yield Record(str(number), file, key and key.strip("/"), mm, hop, shape)
+    except OSError as error:
+        raise MillraceError(f"cannot be read: {error.strerror}", os.fspath(path)) from None
+    except Exception as error:  # torch raises whatever an unpickler raises
+        problem = f"not an index of the original script ({type(error).__name__})"
+        raise MillraceError(problem, os.fspath(path), "Remove path.index or build it again") from None

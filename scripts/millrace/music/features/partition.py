@@ -1,0 +1,75 @@
+"""A partition of features: HDF5 files and folders of .mm files, read track by track into one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+from millrace.common.ledger import Ledger
+from millrace.common.loading.h5 import locking
+from millrace.music.features import h5_files, mm_files
+from millrace.music.features.metadata import Record
+from millrace.music.features.track import H5, Contract, Track
+
+
+@dataclasses.dataclass(frozen=True)
+class FeaturePartition:
+    """An HDF5 file or a folder of .mm files (`kind` h5 or mm) below `root`, and records that point there."""
+
+    id: str
+    kind: str
+    root: str
+    path: str
+    records: list[Record]
+
+
+def read_partition(path: str | os.PathLike) -> FeaturePartition:
+    """A partition file of the workflow: these fields as JSON, each record without what it does not say."""
+    content = jsonl.read(path)
+    try:
+        records = [Record(**row) for row in content["records"]]
+        return FeaturePartition(*(content[name] for name in ("id", "kind", "root", "path")), records)
+    except (KeyError, TypeError) as error:
+        problem = f"not a partition of features ({type(error).__name__}: {error})"
+        raise MillraceError(problem, os.fspath(path), "Delete it and run snakemake again") from None
+
+
+def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
+    """Every track of the partition, refused ones too."""
+    read = h5_files.read_file if partition.kind == H5 else mm_files.read_folder
+    return read(partition.root, partition.path, partition.records, contract)
+
+
+def report(stage: str, scope: str, tracks: Iterable[Track], contract: Contract) -> dict:
+    """A ledger of tracks and, by name, everything refused or remarkable: also short tracks and ids that
+    differ in case only."""
+    tracks = list(tracks)
+    ledger = Ledger(stage, scope, "track", rows_in=len(tracks))
+    ledger.rejected.update(track.refused for track in tracks if track.refused)
+    good = [track for track in tracks if not track.refused]
+    ledger.rows_out = len(good)
+    short = [track for track in good if track.frames * track.hop < contract.shingle]
+    cases = Counter(number.casefold() for number in {track.id for track in good})
+    remarks = [(track, remark) for track in good for remark in track.warnings]
+    remarks += [(track, "shorter_than_shingle") for track in short]
+    remarks += [(track, "id_differs_in_case") for track in good if cases[track.id.casefold()] > 1]
+    ledger.warnings.update(remark for _, remark in remarks)
+    ledger.check()
+
+    def named(track: Track, reason: str, words: str = "") -> dict:
+        return {"id": track.id, "file": track.file, "key": track.key, "reason": reason, "problem": words}
+
+    return {
+        "ledger": ledger.as_dict(),
+        "locking": locking() if any(track.source == H5 for track in tracks) else "",
+        "refused": [named(track, track.refused, track.problem) for track in tracks if track.refused],
+        "remarks": [named(track, remark) for track, remark in remarks],
+        "origins": {
+            fact: dict(sorted(Counter(track.facts.get(fact, "") for track in good).items()))
+            for fact in ("hop", "orientation", "dtype", "shape")
+        },
+    }

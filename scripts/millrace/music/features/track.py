@@ -1,0 +1,121 @@
+"""One track's features in a file: where its values lie, how they are stored, where each fact is from."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from millrace.common import atomic
+from millrace.common.errors import MillraceError, own_file
+
+H5, MM = "h5", "mm"
+# How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the rest.
+RAW, CHUNKS, BY_H5PY = "raw", "chunks", "h5py"
+# Where a fact is from: the data file, an HDF5 attribute, the .npy beside an .mm, JSONL, config, the values.
+ORIGINS = ("", "file", "attribute", "sidecar", "jsonl", "config", "inferred")
+FACTS = ("hop", "bins", "dtype", "orientation", "shape")
+PUBLISHED_HOP = 512 / 22050
+"""Seconds a frame in the published .mm files, which do not say it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contract:
+    """What the model takes: `bins` in frames of `hop * pool` seconds; a shingle lasts `shingle` seconds.
+
+    Files that do not say their hop have this one. With `resample` other hops are admitted than those of which
+    a whole number makes a frame.
+    """
+
+    bins: int = 84
+    hop: float = 0.02
+    pool: int = 5
+    shingle: float = 20.0
+    resample: bool = False
+
+    def pooling(self, hop: float) -> int | None:
+        """How many stored frames make one of the model's; None if no whole number does."""
+        ratio = self.hop * self.pool / hop
+        return round(ratio) if ratio > 0.5 and abs(ratio - round(ratio)) < 1e-4 * ratio else None
+
+    def mismatch(self, bins: int, hop: float) -> str:
+        """What speaks against features of these bins and seconds a frame; empty if nothing does."""
+        if bins != self.bins:
+            return f"{bins} bins, the model takes {self.bins}"
+        if not self.resample and self.pooling(hop) is None:
+            frame = self.hop * self.pool
+            return f"hop {hop:.6g} s, of which no whole number makes the model's frame of {frame:g} s"
+        return ""
+
+
+@dataclasses.dataclass
+class Track:
+    """Features of the recording `id` in `file` (relative to its root), or why they are refused.
+
+    `time_axis` is 0 for stored (T, C) and 1 for (C, T); `offset` is the byte of the first value, `pitch` the
+    values from one row to the next; `first` is the first frame in a shared array. In `chunks` `addresses` is
+    the grid of chunks that holds the track, row by row, `pitch` its columns, and `first` counts from it.
+    `facts` has the origin of each of FACTS. `refused` is a slug, `problem` says it in words.
+    """
+
+    id: str
+    source: str
+    file: str
+    key: str = ""
+    storage: str = ""
+    dtype: str = ""
+    time_axis: int = 0
+    frames: int = 0
+    bins: int = 0
+    offset: int = -1
+    pitch: int = 0
+    first: int = 0
+    chunks: Sequence[int] = ()
+    filters: str = ""
+    addresses: Sequence[int] = ()
+    hop: float = math.nan
+    layout: str = ""
+    facts: dict[str, str] = dataclasses.field(default_factory=dict)
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    refused: str = ""
+    problem: str = ""
+    size: int = -1
+    mtime_ns: int = -1
+    swmr: bool = False
+
+    def refuse(self, reason: str, problem: str) -> Track:
+        """Itself, refused for this reason (the first one given stays)."""
+        if not self.refused:
+            self.refused, self.problem = reason, problem
+        return self
+
+
+def _schema():  # type: ignore[no-untyped-def]
+    import pyarrow as pa
+
+    kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    kinds |= {"Sequence[int]": pa.list_(pa.int64()), "list[str]": pa.list_(pa.string())}
+    kinds["dict[str, str]"] = pa.struct([(name, pa.string()) for name in FACTS])
+    return pa.schema([(field.name, kinds[field.type]) for field in dataclasses.fields(Track)])
+
+
+def write_tracks(path: str | Path, tracks: Iterable[Track]) -> None:
+    """Write the table of a partition as parquet, in the order of the ids: the same tracks, the same bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [vars(track) for track in sorted(tracks, key=lambda track: (track.id, track.source, track.file))]
+    with atomic.replacing(path) as partial:
+        table = pa.Table.from_pylist(rows, _schema())
+        pq.write_table(table, partial, compression="zstd", store_schema=False)
+
+
+def read_tracks(path: str | Path) -> list[Track]:
+    """The tracks of a partition's table."""
+    import pyarrow.parquet as pq
+
+    if not Path(path).exists():
+        raise MillraceError("no table of features there", str(path), "Build the partition first")
+    with own_file(path):
+        return [Track(**row) for row in pq.read_table(path).to_pylist()]

@@ -1,0 +1,62 @@
+"""Merge the tracks of all partitions into one index, and say what of each split has features.
+
+Beside the index: coverage.json, <split>.filtered (as MTG's alignment script writes it), missing.jsonl,
+ledger.json, rejects.jsonl, remarks.jsonl, leaks.jsonl. The index is written last.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from millrace.common import atomic, cli, jsonl
+from millrace.common.ledger import Ledger
+from millrace.common.report.figures import save_svg
+from millrace.music.features.merging import coverage_chart, merge_all
+from millrace.music.features.track import Contract, read_tracks
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("--merge", required=True, help="list (JSON) of partitions, roots, splits and JSONL problems")
+    add("--tables", type=Path, required=True, help="folder of the partitions' tables; others are deleted")
+    add("--hop", type=cli.positive_float, default=0.02, help="seconds a frame of files that do not say it")
+    add("--pool", type=cli.positive_int, default=5, help="stored frames that make one frame of the model")
+    add("--bins", type=cli.positive_int, default=84, help="bins of a frame")
+    add("--resample", action="store_true", help="admit hops of which no whole number makes a frame")
+    add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
+    leak = "a clique or recording in two splits: stop, or drop it from train"
+    add("--on-leak", choices=["error", "drop"], default="error", help=leak)
+    missing = "share of a split's versions without features that is allowed"
+    add("--max-missing-fraction", type=float, default=0.5, help=missing)
+    add("--coverage", type=Path, required=True, help="coverage of the splits (JSON) to write")
+    add("--picture", help="picture of the coverage (SVG) to write")
+    add("--output", type=Path, required=True, help="index to write")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    content = jsonl.read(args.merge)
+    names = content["partitions"]
+    for path in sorted(args.tables.iterdir()):
+        if path.stem not in names:
+            path.unlink()
+            cli.log.info("removed %s, of a partition that is no more", path)
+    tracks = [track for name in names for track in read_tracks(args.tables / f"{name}.parquet")]
+    contract = Contract(args.bins, args.hop, args.pool, resample=args.resample)
+    places, problems = (content["roots"], content["splits"]), content["jsonl"].get("problems", [])
+    choices = {name: getattr(args, name) for name in ("prefer", "on_leak", "max_missing_fraction")}
+    result = merge_all(args.output, tracks, *places, contract, problems, **choices)
+    atomic.write_json(args.coverage, result | {"jsonl": content["jsonl"].get("counts", {})})
+    if args.picture:
+        save_svg(args.picture, coverage_chart(result["splits"], result["tracks"], result["hours"]))
+    cli.log.info("%s", Ledger.from_dict(result["ledger"]).line())
+    for split in result["splits"]:
+        cli.log.info("%s", split["line"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""CLEWS: the network, its configurations, and its published checkpoints."""

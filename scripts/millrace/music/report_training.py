@@ -1,0 +1,30 @@
+"""Report version matching for people: coverage, clique sizes, training curves, figures, nearest versions."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from millrace.common import atomic, cli, jsonl
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("--coverage", type=Path, required=True, help="coverage of the index (JSON)")
+    add("--figures", type=Path, nargs="*", default=[], help="test.json of each run, in its folder")
+    add("--output", required=True, help="output: one page (HTML)")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    from millrace.music.report import matching
+
+    atomic.write_text(args.output, matching.render(jsonl.read(args.coverage), args.figures))
+    cli.log.info("%s: %d runs", args.output, len(args.figures))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

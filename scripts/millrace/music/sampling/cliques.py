@@ -1,0 +1,98 @@
+"""The cliques of the splits as arrays: their recordings that have features, by ordinals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError, counted
+from millrace.music.features.index import FeatureIndex
+from millrace.music.features.roots import SPLITS
+from millrace.music.features.splits import leaks, read_split, video_id, without_leaks
+
+_SHOWN = 5
+
+
+@dataclass
+class Cliques:
+    """Recordings of one split, clique by clique, in the order of its file; a row is one recording.
+
+    `ids` and `cliques` are ordinals (int64) over all splits, train first: equal in every process and run.
+    `tracks` are numbers in the feature index, `frames` and `hops` (s) of what is stored. `left_out` lists
+    what is not here, by reason.
+    """
+
+    ids: np.ndarray
+    cliques: np.ndarray
+    tracks: np.ndarray
+    frames: np.ndarray
+    hops: np.ndarray
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return tuple(np.searchsorted(self.cliques, self.cliques, side) for side in ("left", "right"))
+
+    def members(self, row: int) -> range:
+        """The rows of this recording's clique."""
+        return range(*(int(bound[row]) for bound in self._bounds))
+
+    def only(self, chosen: np.ndarray) -> Cliques:
+        """The chosen rows (bool), without cliques of which one is left."""
+        sizes = np.bincount(self.cliques[chosen], minlength=self.cliques.max(initial=0) + 1)
+        rows = chosen & (sizes[self.cliques] > 1)
+        return Cliques(*(getattr(self, each.name)[rows] for each in fields(self)[:5]), self.left_out)
+
+
+def read_cliques(
+    paths: Mapping[str, str], index: FeatureIndex, prefer: str, on_leak: str = "error"
+) -> dict[str, Cliques]:
+    """The cliques of each split in `paths`: versions that share a video are one recording.
+
+    A clique or a recording in two splits is an error; with on_leak `drop` the earlier of train, valid and
+    test loses it. A recording of two cliques of a split stays in the first.
+    """
+    splits = {name: read_split(paths[name], name) for name in SPLITS if paths.get(name)}
+    leaked = leaks(splits)
+    if leaked and on_leak == "error":
+        first = ", ".join(f"{key} {value}" for key, value in leaked[0].items())
+        remedy = "Mend the splits, or set data.on_leak to drop: they leave train"
+        problem = f"{counted(len(leaked), 'clique or recording')} in two splits, the first: {first}"
+        raise MillraceError(problem, ", ".join(filter(None, paths.values())), remedy)
+    clique_ids: dict[str, int] = {}
+    ids: dict[str, int] = {}
+    all_frames, all_hops, result = index.frames(prefer), index.hops(prefer), {}
+    for name, split in splits.items():
+        rows: dict[str, tuple[int, int]] = {}
+        lost = [row.get("clique", row.get("id", "")) for row in leaked if row["split"] == name]
+        left_out: dict[str, list[str]] = {"leaked": lost, "in_two_cliques": []}
+        for clique in split.cliques:
+            clique_ids.setdefault(clique, len(clique_ids))
+        for clique, versions in without_leaks(split, leaked).cliques.items():
+            for video in dict.fromkeys(filter(None, map(video_id, versions))):
+                if video in rows:
+                    left_out["in_two_cliques"].append(video)
+                else:
+                    rows[video] = ids.setdefault(video, len(ids)), clique_ids[clique]
+        tracks = index.find([*rows])
+        numbers = np.array([*rows.values()], np.int64).reshape(-1, 2)
+        left_out["without_features"] = [video for video, at in zip(rows, tracks, strict=True) if at < 0]
+        facts = (numbers[:, 0], numbers[:, 1], tracks, all_frames[tracks], all_hops[tracks])
+        result[name] = part = Cliques(*facts, left_out).only(tracks >= 0)
+        present = set(part.cliques.tolist())
+        left_out["cliques_of_one"] = [each for each in split.cliques if clique_ids[each] not in present]
+        shown = (
+            f"{len(names)} {reason.replace('_', ' ')}, such as {', '.join(names[:_SHOWN])}"
+            for reason, names in left_out.items()
+            if names
+        )
+        counts = f"{counted(len(part), 'recording')} of {counted(len(present), 'clique')}"
+        log.info("%s: %s; left out: %s", name, counts, "; ".join(shown) or "none")
+    return result

@@ -1,0 +1,175 @@
+"""Batches of versions: anchors with others of their cliques, read and augmented where this runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millrace.common.errors import MillraceError
+from millrace.common.loading.bad_samples import BadSample
+from millrace.common.loading.plan import BatchRequest, Plan
+from millrace.common.loading.slots import BatchSlots, require_room
+from millrace.common.training import seeding
+from millrace.music.features.reader import FeatureError
+from millrace.music.features.values import refusal
+from millrace.music.sampling.cliques import Cliques
+from millrace.music.sampling.windows import Geometry, ShingleReader
+
+log = logging.getLogger("millrace")
+_MOST_SAID = 20  # unreadable tracks that one worker names; all are counted
+_MOST_UNREADABLE = 100  # cliques in a row without one readable track
+
+
+@dataclass
+class TrackBatch:
+    """x float32 (B, S, C, T), cc and ii int64 (B,): first all anchors, then the second version of each, ...
+
+    `bad` lists tracks that could not be read: another version of their clique took their place. `fallbacks`
+    counts windows from the other kind of file.
+    """
+
+    step: int
+    x: Tensor
+    cc: Tensor
+    ii: Tensor
+    n_per_class: int
+    epoch: int = 0
+    filler: bool = False
+    bad: list[BadSample] = field(default_factory=list)
+    fallbacks: Counter = field(default_factory=Counter)
+
+    @property
+    def planned(self) -> int:
+        return len(self.ii)
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> TrackBatch:
+        moved = (each.to(device, non_blocking=non_blocking) for each in (self.x, self.cc, self.ii))
+        return replace(self, **dict(zip(("x", "cc", "ii"), moved, strict=True)))
+
+    def pin_memory(self) -> TrackBatch:
+        return replace(self, x=self.x.pin_memory())
+
+    def as_list(self) -> list[Tensor]:
+        """[clique, i1, x1, i2, x2, ...], as the original dataset gives it."""
+        pairs = zip(self.ii.chunk(self.n_per_class), self.x.chunk(self.n_per_class), strict=True)
+        return [self.cc.chunk(self.n_per_class)[0], *(part for pair in pairs for part in pair)]
+
+
+class CliqueDataset:
+    """One rank's batches for BatchLoader; every draw is a function of seed, epoch and anchor.
+
+    A worker opens its own files. A track that cannot be read is replaced by another of its clique, said once
+    by each worker, and counted; never by zeros.
+    """
+
+    transform = None
+
+    def __init__(
+        self,
+        cliques: Cliques,
+        reader: ShingleReader,
+        geometry: Geometry,
+        seed: int,
+        rank: int = 0,
+        *,
+        n_per_class: int = 4,
+        p_samesong: float = 0.0,
+        augment: Callable[[Tensor, np.random.Generator], Tensor] | None = None,
+    ) -> None:
+        self.cliques, self.reader, self.geometry = cliques, reader, geometry
+        self.seed, self.rank = seed, rank
+        self.n_per_class, self.p_samesong = n_per_class, p_samesong
+        self.augment = augment
+        self.plan: Plan | None = None
+        self._said: set[int] = set()
+
+    @property
+    def rows(self) -> int:
+        return len(self.cliques) * self.n_per_class
+
+    def __len__(self) -> int:
+        return len(self.plan) if self.plan is not None else 0
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "plan": None, "_said": set()}
+
+    def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
+        """None: batches cross in memory of their own, for which there must be room."""
+        anchors = max((len(self.plan.batch(step, self.rank)) for step in range(min(len(self), 1))), default=0)
+        length, size, step, _ = self.geometry
+        frames = size * (1 + max(0, -(-(length - size) // step)))
+        bytes_each = self.n_per_class * frames * self.reader.contract.bins * 4
+        require_room(workers * max(per_worker - 2, 1) * anchors * bytes_each)
+        return None
+
+    def check(self, batch: TrackBatch) -> None:
+        """Raise MillraceError if features are NaN, decibels or below 0, or are no float32 (B, S, C, T)."""
+        reason, words = refusal([batch.x.numpy()])
+        if reason in ("not_finite", "decibel", "negative"):
+            raise MillraceError(words, f"step {batch.step}", "The model takes linear magnitudes of a CQT")
+        expected = (len(batch.ii), self.reader.contract.bins, self.geometry.size)
+        if batch.x.dtype != torch.float32 or (batch.x.shape[0], *batch.x.shape[2:]) != expected:
+            problem = f"shingles are {batch.x.dtype} {tuple(batch.x.shape)}"
+            raise MillraceError(problem, f"step {batch.step}", "The model takes float32 (B, S, bins, frames)")
+
+    def place(self, row: int, message: str) -> str:
+        """The id of a recording."""
+        return self.reader.windows.index.id(int(self.cliques.tracks[row]))
+
+    def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> TrackBatch:
+        """Read the versions of the anchors of one step."""
+        bad: list[BadSample] = []
+        before = self.reader.windows.fallbacks.copy()
+        groups = [self._group(int(anchor), request.epoch, bad) for anchor in request.rows]
+        order = [group[slot] for slot in range(self.n_per_class) for group in groups]
+        rows = np.array([row for row, _ in order])
+        names = (torch.from_numpy(each[rows]) for each in (self.cliques.cliques, self.cliques.ids))
+        x = torch.stack([shingles for _, shingles in order])
+        fallbacks = self.reader.windows.fallbacks - before
+        facts = (request.epoch, request.filler, bad, fallbacks)
+        return TrackBatch(request.step, x, *names, self.n_per_class, *facts)
+
+    def _group(self, anchor: int, epoch: int, bad: list[BadSample]) -> list[tuple[int, Tensor]]:
+        """(row, shingles) of n_per_class versions: the anchor, then others in random order, few of them
+        repeated in turn. Of a clique that cannot be read at all, the next one's."""
+        for first in range(anchor, anchor + _MOST_UNREADABLE):
+            own = first % len(self.cliques)
+            draws = seeding.generator(self.seed, "versions", epoch, int(self.cliques.ids[own]))
+            others = [row for row in self.cliques.members(own) if row != own]
+            others += [own] * (draws.random() < self.p_samesong)
+            versions = [own, *(others[place] for place in draws.permutation(len(others)))]
+            group: list[tuple[int, Tensor]] = []
+            while versions and len(group) < self.n_per_class:
+                others = versions[1:] or versions
+                row = others[(len(group) - 1) % len(others)] if group else versions[0]
+                try:
+                    group.append((row, self._shingles(versions[0], row, len(group), epoch)))
+                except FeatureError as error:
+                    if row not in self._said and len(self._said) < _MOST_SAID:
+                        self._said.add(row)
+                        log.warning("replaced by another of its clique: %s", error)
+                    bad.append(BadSample(row, int(self.cliques.ids[row]), error.reason, str(error)))
+                    versions = [each for each in versions if each != row]
+            if versions:
+                return group
+        problem = f"no track of {_MOST_UNREADABLE} recordings in a row can be read"
+        raise MillraceError(problem, str(bad[-1].message), "Build the index again, or bring the files")
+
+    def _shingles(self, anchor: int, row: int, slot: int, epoch: int) -> Tensor:
+        """Of a window that ends within the track if it can."""
+        frames, hop = int(self.cliques.frames[row]), float(self.cliques.hops[row])
+        address = (epoch, int(self.cliques.ids[anchor]), slot)
+        whole = self.reader.length(frames, hop)
+        spare = min(whole, self.geometry.longest or whole) - self.geometry.length
+        start = int(seeding.generator(self.seed, "start", *address).integers(0, max(spare, 0) + 1))
+        track = int(self.cliques.tracks[row])
+        shingles = torch.from_numpy(self.reader.read(track, frames, hop, start, self.geometry))
+        if self.augment is None:
+            return shingles
+        return self.augment(shingles, seeding.generator(self.seed, "augment", *address))

@@ -1,0 +1,75 @@
+"""Windows of tracks as the model takes them: averaged to its frames, cut into shingles."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from millrace.music.features.reader import WindowReader
+from millrace.music.features.track import Contract
+
+
+class Geometry(NamedTuple):
+    """A window of `length` frames of the model, in shingles of `size` frames, one every `step`.
+
+    `longest`: frames of a track that windows are drawn from, 0 for all.
+    """
+
+    length: int
+    size: int
+    step: int
+    longest: int = 0
+
+
+class ShingleReader:
+    """Gives shingles (S, C, T) of tracks, float32, from any frame of the model on.
+
+        reader = ShingleReader(WindowReader(index), Contract())
+        shingles = reader.read(track, frames, hop, 0, Geometry(1500, 200, 100))  # (14, 84, 200)
+
+    Frames are those of the model, of `contract.hop * contract.pool` seconds.
+    """
+
+    def __init__(self, windows: WindowReader, contract: Contract, pad_mode: str = "repeat") -> None:
+        self.windows, self.contract, self.pad_mode = windows, contract, pad_mode
+
+    def length(self, frames: int, hop: float) -> int:
+        """Whole frames of the model in a track of so many stored ones, 1 at least."""
+        return max(1, int(frames / self._ratio(hop) + 1e-6))
+
+    def _ratio(self, hop: float) -> float:
+        return self.contract.pooling(hop) or self.contract.hop * self.contract.pool / hop
+
+    def read(self, track: int, frames: int, hop: float, start: int, geometry: Geometry) -> np.ndarray:
+        """The shingles of a track of so many stored frames, its window beginning at frame `start`.
+
+        If the track is shorter it is repeated to the length (or filled with zeros, as the pad mode says); the
+        last shingle is filled with the window's beginning, as published.
+        """
+        length, size, step, _ = geometry
+        ratio = self._ratio(hop)
+        have = min(length, self.length(frames, hop) - start)
+        first = round(start * ratio)
+        values = self.windows.read(track, first, max(1, min(math.ceil(have * ratio), frames - first)))
+        averaged = _averaged(values, ratio, have)
+        at = np.arange(max(0, math.ceil((length - size) / step)) * step + size) % length
+        window = averaged[:, at % have]
+        if self.pad_mode == "zeros":
+            window[:, at >= have] = 0
+        shingles = np.lib.stride_tricks.sliding_window_view(window, size, axis=1)[:, ::step]
+        return np.ascontiguousarray(shingles.swapaxes(0, 1))
+
+
+def _averaged(values: np.ndarray, ratio: float, count: int) -> np.ndarray:
+    """float32 (C, count): means over `ratio` stored frames, which need be no whole number."""
+    stored = values.shape[1]
+    if ratio == int(ratio) and stored == count * ratio:
+        return values.reshape(len(values), count, int(ratio)).mean(2)
+    # Integrals up to the borders of the averaged frames, linear inside of a stored one.
+    sums = np.concatenate([np.zeros((len(values), 1)), values.cumsum(1, dtype=np.float64)], 1)
+    borders = np.minimum(np.arange(count + 1) * ratio, stored)
+    whole = np.minimum(borders.astype(np.int64), stored - 1)
+    areas = np.diff(sums[:, whole] + (borders - whole) * values[:, whole], axis=1)
+    return (areas / np.diff(borders)).astype(np.float32)

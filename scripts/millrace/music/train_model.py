@@ -1,0 +1,56 @@
+"""Train a version matcher (CLEWS) on precomputed CQT features, alone or as one of several ranks.
+
+    python -m millrace.music.train_model jobname=dvi-h5 conf=dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=1
+    srun --ntasks-per-node=2 python -u -m millrace.music.train_model jobname=dvi-h5 conf=... fabric.ngpus=2
+
+Keys of the configuration and their defaults: millrace.music.training.conf. Writes configuration.yaml,
+metrics.jsonl, TensorBoard events, checkpoints and, at the end, metrics.json into <path.logs>/<jobname>; the
+same command goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+
+from millrace.common import atomic, cli
+from millrace.common.errors import MillraceError
+from millrace.common.training import ranks
+from millrace.music.training import conf as configuration
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="key=value", help="keys of the configuration, such as fabric.ngpus=2")
+    add("--conf", default="", help="configuration (YAML), as conf=FILE; without: the published defaults")
+    add("--output-dir", help="folder of the run (default: that of --metrics, else <path.logs>/<jobname>)")
+    add("--metrics", help="output, written last: metrics.json (default: in the run's folder)")
+    add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    conf = configuration.read(args.overrides, args.conf)
+    folder = Path(
+        args.output_dir or Path(args.metrics or Path(conf["path.logs"], conf["jobname"], "_")).parent
+    )
+    if not (args.output_dir or args.metrics or conf["jobname"]):
+        raise MillraceError("the run has no name", remedy="Write jobname=NAME")
+    ranks.adopt_slurm_tasks()
+    ranks.end_with_launcher(signal.SIGKILL)
+    import torch
+
+    from millrace.music.training import run
+
+    torch.set_num_threads(args.threads)
+    if summary := run.run(conf, folder):
+        atomic.write_json(args.metrics or folder / "metrics.json", summary)
+        cli.log.info("%s: %d epochs done; metrics.json is there", folder, summary["epochs"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Training a version matcher: augmentations, loss, distances between tracks, metrics."""

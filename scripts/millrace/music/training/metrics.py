@@ -1,0 +1,106 @@
+"""How well versions are retrieved: MAP, MR1, ARP and their combination, over queries that are tracks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millrace.common.errors import MillraceError
+from millrace.music.training.distances import reduced, shingle_distances
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """Embedded tracks; ids are of recordings. filled: bool (N, S), shingles that only fill up."""
+
+    cliques: Tensor
+    ids: Tensor
+    embeddings: Tensor
+    filled: Tensor
+
+    @classmethod
+    def of(cls, cliques: Sequence[int], ids: Sequence[int], embeddings: Sequence[Tensor]) -> Tracks:
+        """Tracks of embeddings (S, Z) with different S."""
+        padded = torch.nn.utils.rnn.pad_sequence(list(embeddings), batch_first=True)
+        lengths = torch.tensor([len(each) for each in embeddings])
+        filled = torch.arange(padded.shape[1]) >= lengths[:, None]
+        names = (torch.tensor(each, device=padded.device) for each in (cliques, ids))
+        return cls(*names, padded, filled.to(padded.device))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: slice) -> Tracks:
+        return Tracks(self.cliques[rows], self.ids[rows], self.embeddings[rows], self.filled[rows])
+
+
+@torch.no_grad()
+def retrieve(
+    queries: Tracks, candidates: Tracks, strategy: str, most_distances: int = 2**24
+) -> dict[str, Tensor]:
+    """Every query's AP (0..1), R1 (from 1), ARP (percent) and COMP = sqrt(ARP (1 - AP)), each float64 (Q,).
+
+    Candidates of the query's own id rank last and are not relevant. Queries without another version among
+    the candidates are left out. `most_distances` between shingles are in memory at a time, in a few copies.
+    """
+    for tracks in (queries, candidates):
+        broken = ~tracks.embeddings.isfinite().flatten(1).all(1)
+        if broken.any():
+            problem = f"{int(broken.sum())} of {len(tracks)} tracks have embeddings that are not finite"
+            first = f"track {int(tracks.ids[broken][0])}"
+            raise MillraceError(problem, first, "Lower lr, or look at its feature")
+    shingles = queries.embeddings.shape[1] * candidates.embeddings.shape[1]
+    columns = min(max(1, most_distances // shingles), max(1, len(candidates)))
+    rows = max(1, most_distances // max(columns * shingles, len(candidates)))
+    parts = []
+    for start in range(0, max(1, len(queries)), rows):
+        block = queries[start : start + rows]
+        others = [candidates[first : first + columns] for first in range(0, len(candidates), columns)]
+        distances = torch.cat([track_distances(block, each, strategy) for each in others], 1)
+        same_track = block.ids[:, None] == candidates.ids
+        relevant = (block.cliques[:, None] == candidates.cliques) & ~same_track
+        usable = relevant.any(1)
+        parts.append(scores(distances.masked_fill(same_track, math.inf)[usable], relevant[usable]))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def track_distances(queries: Tracks, candidates: Tracks, strategy: str) -> Tensor:
+    """Distances (Q, K) without the filling; infinite if a track has only filling."""
+    distances = shingle_distances(queries.embeddings, candidates.embeddings)
+    filled = queries.filled[:, None, :, None] | candidates.filled[:, None]
+    return reduced(distances.masked_fill(filled, math.inf), strategy)
+
+
+def scores(distances: Tensor, relevant: Tensor) -> dict[str, Tensor]:
+    """Figures of each query, as of `retrieve`, from (Q, K) distances and which candidates are relevant.
+
+    ARP: the mean over relevant candidates of the share of the others that rank before them.
+    """
+    relevant = relevant.gather(1, distances.argsort(dim=1, stable=True))
+    ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device)
+    number, others = relevant.sum(1), (~relevant).sum(1)
+    precision = relevant.cumsum(1).double() / ranks
+    before = (~relevant).cumsum(1).double() / others.clamp(min=1)[:, None]
+    ap = (precision * relevant).sum(1) / number
+    arp = 100 * (before * relevant).sum(1) / number
+    first = relevant.int().argmax(1).double() + 1
+    return {"MAP": ap, "MR1": first, "ARP": arp, "COMP": (arp * (1 - ap)).sqrt()}
+
+
+def means(figures: Mapping[str, Tensor]) -> dict[str, float]:
+    """m_MAP, m_MR1, m_ARP and m_COMP of `retrieve`: means over the queries; NaN without any.
+
+    So m_COMP is the mean of the queries' own values, not the combination of the means.
+    """
+    return {f"m_{name}": float(values.mean()) for name, values in figures.items()}
+
+
+def intervals(figures: Mapping[str, Tensor]) -> dict[str, float]:
+    """Half of the width of the 95 % interval of each mean, for queries drawn independently."""
+    return {
+        f"m_{name}": float(1.96 * values.std() / math.sqrt(len(values))) for name, values in figures.items()
+    }

@@ -1,0 +1,75 @@
+"""Read tracks whole and print their facts and statistics; draw their CQT and shingles.
+
+python -m millrace.music.verify_h5_sample --feature-index results/music/index/features.index --sample 4
+python -m millrace.music.verify_h5_sample --feature-index X.index --splits metadata --split train --index 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from millrace.common import atomic, cli
+from millrace.common.errors import MillraceError
+from millrace.music.features import verification
+from millrace.music.features.index import FeatureIndex, index_path
+from millrace.music.features.roots import SPLITS, split_files, split_name
+from millrace.music.training import conf
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
+    add("--conf", help="training configuration (YAML), whose path says index and splits")
+    add("--feature-index", type=Path, help="index to read (default: that of --conf)")
+    add("--splits", help="folder of the split files (default: those of --conf)")
+    add("--split", default="train", help="split that --index counts in: train, valid or test")
+    add("--index", type=cli.count, help="number of a version in the split, from 0")
+    add("--id", help="id of a track, instead of --index; --id=-abc where it begins with a dash")
+    add("--sample", type=cli.positive_int, default=4, help="so many tracks drawn at random, if none is named")
+    add("--seed", type=int, default=43, help="seed of the sample")
+    add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
+    add("--verbose", action="store_true", help="print also where each fact is from")
+    add("--picture", help="picture to write, .png or .svg")
+    add("--output", help="facts (JSON) to write; they are then printed on stderr")
+    return parser
+
+
+@cli.step
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    place, files, roots = args.feature_index, split_files(args.splits or ""), {}
+    if args.conf:
+        settings = conf.read([], args.conf)
+        args.prefer = settings["data.prefer"]
+        place = place or settings["path.index"]
+        files = files or {name: settings[f"path.splits.{name}"] for name in SPLITS}
+        roots = {kind: path for kind in ("h5", "mm") if (path := settings[f"path.{kind}_root"])}
+    if not place:
+        raise MillraceError("no index to read", args.conf, "Give --feature-index, or --conf with path.index")
+    index = FeatureIndex(index_path(place), roots)
+    contract = settings.contract() if args.conf else index.contract
+    if args.id is not None or args.index is not None:
+        name = split_name(args.split)
+        numbers = [verification.number_of(index, files.get(name, ""), name, args.index, args.id)]
+    else:
+        draw = np.random.default_rng(args.seed).choice(
+            len(index), min(args.sample, len(index)), replace=False
+        )
+        numbers = sorted(draw.tolist())
+    facts = [verification.facts(index, number, contract, args.prefer) for number in numbers]
+    log = sys.stderr if args.output else sys.stdout
+    for track in facts:
+        shown = track if args.verbose else {key: of for key, of in track.items() if key != "origins"}
+        print("\n".join(f"{key:12} {value}" for key, value in shown.items()) + "\n", file=log)
+    if args.picture:
+        verification.write_picture(args.picture, index, numbers, contract, args.prefer)
+    if args.output:
+        atomic.write_json(args.output, {"tracks": facts})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

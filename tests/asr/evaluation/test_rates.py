@@ -1,0 +1,50 @@
+"""Error rates and their intervals, against what can be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.asr.evaluation import rates
+from millrace.asr.evaluation.hypotheses import recording_of
+
+
+def line(recording: str, edits: int, seconds: float = 4.0, language: str = "en") -> dict:
+    """A reference of ten characters and two words, a word wrong if any character is."""
+    counts = {"edits": edits, "characters": 10, "word_edits": min(edits, 1), "words": 2}
+    return {"recording": recording, "language": language, "duration_s": seconds, **counts}
+
+
+def test_whole_recordings_are_drawn_not_clips():
+    # Of two recordings, one all right and one all wrong, a quarter of the draws has only the first one.
+    lines = [line("a", 0)] * 50 + [line("b", 10)] * 50
+    both = rates.rates(lines)
+    assert (both["cer"], both["cer_range"]) == (0.5, [0.0, 1.0])
+    assert (both["samples"], both["recordings"], both["wer"], both["seconds"]) == (100, 2, 0.25, 400)
+    assert rates.rates(lines[::-1]) == both
+    # As many clips of as many recordings are far less uncertain.
+    many = rates.rates([line(f"r{number}", 10 * (number % 2)) for number in range(100)])
+    assert 0.38 < many["cer_range"][0] < 0.45 and 0.55 < many["cer_range"][1] < 0.62
+    # One recording says nothing of others.
+    assert rates.rates(lines[:50])["cer_range"] is None
+
+
+def test_rates_by_language_and_by_duration_add_up_to_all():
+    lines = [line("a", 1, 2.9, "de"), line("b", 2, 3.0, "de"), line("c", 6, 99.0, "it")]
+    of = rates.of_split(lines, (0, 3, 5))
+    assert of["overall"]["cer"] == 0.3
+    assert {name: of["cer"] for name, of in of["by_language"].items()} == {"de": 0.15, "it": 0.6}
+    assert {name: of["cer"] for name, of in of["by_duration"].items()} == {"b_0_3": 0.1, "b_3_5": 0.4}
+    text = list(rates.lines_of("dev", of))
+    assert text[2] == "dev it: CER 60.0 %, WER 50.0 %; 1 sample of 1 recording" and len(text) == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "seconds", "recording"),
+    [
+        ("malta_talk_7_1200_3700", 2.5, "malta_talk_7"),
+        ("clips/utt_0_0012", 2.5, "clips/utt_0_0012"),  # 12 ms is not its duration
+        ("84-121123-0003", 2.5, "84-121123-0003"),
+    ],
+)
+def test_the_recording_of_a_clip_is_found_by_its_span(key, seconds, recording):
+    assert recording_of(key, seconds) == recording

@@ -1,0 +1,113 @@
+"""What a run says of its worth: hypotheses.jsonl, metrics.json, and the page of the runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from millrace.asr import report_runs, train_model
+from millrace.asr.evaluation.runs import data_uri
+from millrace.common import atomic, jsonl
+from tests.asr import audio_tars
+from tests.asr.training.test_task import write, write_splits
+from tests.common.report.pages import Page
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, list[Path]]:
+    """Buckets whose dev and test are their own clips, and metrics.json of two runs."""
+    folder = tmp_path_factory.mktemp("runs")
+    buckets = write(folder)
+    write_splits(buckets, dev="train/b_0_3.parquet", test="train/b_3_5.parquet")
+    config = jsonl.read(buckets / "bucket_config.json") | {"edges": [0, 0.1, 5]}
+    atomic.write_json(buckets / "bucket_config.json", config)
+    runs = [folder / name / "metrics.json" for name in ("first", "second")]
+    flags = [
+        "--bucket-dir",
+        str(buckets),
+        "--model-options",
+        '{"hidden": 8, "channels": 2}',
+        "--num-workers=0",
+    ]
+    for run, lr in zip(runs, ("1e-3", "1e-2"), strict=True):
+        flags += ["--tensorboard=0", "--max-steps", "2", "--lr", lr, "--metrics", str(run)]
+        assert train_model.main(flags) == 0
+    return buckets, runs
+
+
+def report(buckets: Path, runs: list[Path], target: Path) -> int:
+    places = ["--buckets", str(buckets / "bucket_config.json"), "--summary", str(target), "--worst", "3"]
+    return report_runs.main(["--runs", *map(str, runs), *places])
+
+
+def test_the_hypotheses_add_up_to_the_rates_of_the_run(built):
+    metrics = jsonl.read(built[1][0])
+    lines = [json.loads(line) for line in (built[1][0].parent / "hypotheses.jsonl").read_text().splitlines()]
+    assert len(lines) == 24 and lines[0]["key"] == "t0_0" and lines[0]["reference"] == "a0"
+    for split, figures in (("dev", metrics["last_evaluation"]), ("test", metrics["test"])):
+        of = [line for line in lines if line["split"] == split]
+        cer = sum(line["edits"] for line in of) / sum(line["characters"] for line in of)
+        rates = metrics["error_rates"][split]
+        assert rates["overall"]["cer"] == cer == figures["cer"]
+        assert rates["overall"]["wer"] == figures["wer"] and rates["overall"]["recordings"] == 12
+        assert set(rates["by_duration"]) == {"b_0_0.1", "b_0.1_5"}
+    assert set(metrics["error_rates"]["dev"]["by_language"]) == {"English"}
+    assert set(metrics["error_rates"]["test"]["by_language"]) == {"und"}
+
+
+def test_a_run_resumed_behind_its_last_evaluation_has_all_of_it(built):
+    run = built[1][1].parent
+    names = ("hypotheses.jsonl", "metrics.json")
+    before = [json.loads((run / names[1]).read_text())["error_rates"], (run / names[0]).read_bytes()]
+    (run / names[0]).unlink()
+    flags = ["--model-options", '{"hidden": 8, "channels": 2}', "--num-workers=0", "--tensorboard=0"]
+    flags += ["--bucket-dir", str(built[0]), "--max-steps", "2", "--lr", "1e-2"]
+    assert train_model.main([*flags, "--metrics", str(run / names[1])]) == 0
+    assert [jsonl.read(run / names[1])["error_rates"], (run / names[0]).read_bytes()] == before
+
+
+def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built, tmp_path):
+    buckets, runs = built
+    assert report(buckets, runs, tmp_path / "runs.html") == 0
+    html = (tmp_path / "runs.html").read_text()
+    shown = Page(html)
+    assert list(shown.outline) == [
+        *("Runs side by side", "Learning curves", "Error rates", "Worst clips", "What this cannot tell")
+    ]
+    side = shown.by_name("Runs side by side", values=True)
+    rates = [jsonl.read(run)["error_rates"]["test"] for run in runs]
+    assert side["test: CER"] == [pytest.approx(of["overall"]["cer"], abs=1e-6) for of in rates]
+    assert side["lr"] == ["0.001", "0.01"]
+    assert list(shown.by_name("test: error rates by duration")) == ["b_0_0.1", "b_0.1_5", "All"]
+    for sentence in ("Trained on a CPU: first, second.", "test of first has 12", "Some keys do not end"):
+        assert sentence in shown.text
+    sounds = re.findall(r'src="data:audio/(\w+);base64,([^"]+)"', html)
+    assert len(sounds) == 3 and all(base64.b64decode(of)[:4] in (b"fLaC", b"RIFF") for _, of in sounds)
+    lines = map(json.loads, (runs[0].parent / "hypotheses.jsonl").read_text().splitlines())
+    worst = max(line["edits"] / line["characters"] for line in lines if line["split"] == "test")
+    assert f"first, {100 * worst:.0f} %" in shown.text
+
+    # Clips that are gone have no player, and the page is made all the same.
+    for tar in buckets.parent.glob("t*.tar"):
+        tar.rename(tar.with_suffix(".gone"))
+    assert report(buckets, runs, tmp_path / "runs.html") == 0
+    assert "The audio is no longer in the buckets." in (tmp_path / "runs.html").read_text()
+    for tar in buckets.parent.glob("t*.gone"):
+        tar.rename(tar.with_suffix(".tar"))
+
+
+def test_what_no_browser_plays_becomes_flac():
+    uri = data_uri(audio_tars.encoded(audio_tars.noise(3000, 1), "AIFF"))
+    assert uri.startswith("data:audio/flac;base64,ZkxhQ")
+
+
+def test_a_run_of_an_earlier_version_is_on_the_page_and_no_run_is_an_error(built, tmp_path):
+    old = {key: value for key, value in jsonl.read(built[1][0]).items() if key != "error_rates"}
+    atomic.write_json(tmp_path / "old/metrics.json", old)
+    assert report(built[0], [tmp_path / "old/metrics.json"], tmp_path / "runs.html") == 0
+    assert "old has no test" in Page((tmp_path / "runs.html").read_text()).text
+    assert report(built[0], [], tmp_path / "none.html") == 1 and not (tmp_path / "none.html").exists()

@@ -1,0 +1,111 @@
+"""Files of audio become text: cut at pauses, batched, in any container, by a model of any kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from millrace.asr import transcribe
+from millrace.asr.models import registry
+from millrace.asr.transcription.transcriber import Transcriber, pieces
+from tests.asr import audio_tars
+
+RATE = 16_000
+TEXTS = ["guten tag", "auf wiedersehen"]
+
+
+def speech(*parts: tuple[float, float]) -> np.ndarray:
+    """Noise of so many seconds each, then so many of silence."""
+    rng, audio = np.random.default_rng(0), []
+    for noise, silence in parts:
+        audio += [rng.uniform(-0.5, 0.5, int(noise * RATE)), np.zeros(int(silence * RATE))]
+    return np.concatenate(audio).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("parts", "ends"),
+    [
+        ([(3, 0)], [3]),
+        ([(3, 1), (3, 1), (3, 0)], [3.5, 7.5, 11]),  # the last pause within five seconds
+        ([(2, 1), (1, 1), (3, 0)], [4.5, 8]),
+        ([(12, 0)], [5, 10, 12]),  # without a pause where it is full
+        ([(0, 12)], [5, 6, 11, 12]),
+    ],
+)
+def test_a_long_recording_is_cut_in_the_middle_of_pauses(parts, ends):
+    audio = speech(*parts)
+    cut = pieces(audio, RATE, 5.0)
+    assert [first for first, _ in cut] == [0, *(end for _, end in cut[:-1])] and cut[-1][1] == len(audio)
+    assert max(end - first for first, end in cut) <= 5 * RATE
+    assert [end / RATE for _, end in cut] == pytest.approx(ends, abs=0.03)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A CTC model that writes something."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(1)
+    registry.build("ctc", {"hidden": 8, "channels": 2}, TEXTS).save_pretrained(folder)
+    return folder
+
+
+def write(path: Path, audio: np.ndarray, **form: object) -> str:
+    path.write_bytes(audio_tars.encoded(audio, **form))
+    return str(path)
+
+
+def test_a_file_alone_and_among_others_has_the_text_of_its_pieces(model, tmp_path):
+    long, short = speech((2, 1), (1.5, 1), (3, 0)), speech((1, 0))
+    files = [write(tmp_path / "a.flac", long), write(tmp_path / "b.wav", short, container="WAV")]
+    files.append(write(tmp_path / "c.mp3", short, container="MP3"))
+    transcriber = Transcriber(model, max_seconds=4.0, batch_seconds=5.0)
+    together = list(transcriber.transcripts(files))
+    assert [one.file for one in together] == files and together == [transcriber(file) for file in files]
+    assert [(begin, end) for begin, end, _ in together[0].pieces] == [(0, 2.5), (2.5, 5.0), (5.0, 8.5)]
+    assert together[0].text == " ".join(text for *_, text in together[0].pieces if text) != ""
+    # A piece is what the model writes for that audio alone.
+    part = write(tmp_path / "part.wav", long[: int(2.5 * RATE)], container="WAV", subtype="FLOAT")
+    assert transcriber(part).text == together[0].pieces[0][2]
+
+
+def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tmp_path, capsys):
+    good, bad = write(tmp_path / "a.flac", speech((1, 0))), tmp_path / "b.txt"
+    bad.write_text("no audio")
+    missing, output = tmp_path / "c.flac", tmp_path / "x.jsonl"
+    arguments = ["--model", str(model), good, str(bad), str(missing)]
+    assert transcribe.main([*arguments, "--output", str(output), "--language", "de"]) == 1
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [bool(line["error"]) for line in lines] == [False, True, True]
+    assert lines[2]["error"] == "No such file or directory" and lines[0]["language"] == "de"
+    assert transcribe.main(arguments[:3]) == 0
+    assert capsys.readouterr().out == f"{good}\t{lines[0]['text']}\n"
+
+
+def test_qwen_is_told_the_language_or_finds_it(tmp_path):
+    from millrace.asr.models.qwen.prepare import language_of, tag
+    from millrace.common.errors import MillraceError
+
+    torch.manual_seed(0)
+    registry.build("qwen3-asr-tiny", {"tokens_per_second": 1.0}, TEXTS).save_pretrained(tmp_path / "model")
+    file = write(tmp_path / "a.flac", speech((1, 0)))
+    free, told = (Transcriber(tmp_path / "model", language=name)(file) for name in ("", "de"))
+    assert told.language == "de" and free.seconds == told.seconds == 1.0
+    with pytest.raises(MillraceError, match="no language 'xx'"):
+        Transcriber(tmp_path / "model", language="xx")(file)
+    assert [language_of(text) for text in (tag("de") + "gut", tag(None) + "gut", "gut")] == ["German", "", ""]
+
+
+def test_the_snippet_of_the_docs_loads_a_trained_model(model, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs/asr.md").read_text()
+    code = page.partition("## A trained model")[2].partition("```python\n")[2].partition("```")[0]
+    assert len(code.split("\n\n")[-1].splitlines()) <= 3
+    (tmp_path / "results/asr/runs/demo").mkdir(parents=True)
+    (tmp_path / "results/asr/runs/demo/model").symlink_to(model)
+    file = write(tmp_path / "speech.wav", speech((1, 0)), container="WAV")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out == Transcriber(model)(file).text + "\n"

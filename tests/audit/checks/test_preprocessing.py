@@ -1,0 +1,130 @@
+"""Preprocessing, labels and splits: each bug has its number, and nothing else fails, nor do the twins."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from PIL import Image
+
+from millrace.audit.checks import registry
+from millrace.audit.probes.colours import colours
+from millrace.audit.probes.labels import labels
+from millrace.audit.probes.splits import splits
+from millrace.audit.probes.values import values
+from millrace.audit.runner.registry import Result
+from millrace.audit.runner.target import Options, Rank, Target
+from tests.audit import pictures
+
+ENTRIES = ("DP10", "DP11", "DP12", "DP13", "labels", "splits")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder, draw = tmp_path_factory.mktemp("images"), random.Random(0)
+    for number in range(8):
+        pixels = bytes(min(draw.randrange(256) * (c + 1) // 3, 255) for _ in range(256) for c in range(3))
+        Image.frombytes("RGB", (16, 16), pixels).save(folder / f"{number}.png")
+    return str(folder)
+
+
+@pytest.fixture
+def verdicts(tmp_path):
+    def judge(factory: str, val: bool = False, expect: str = "", **args) -> dict[str, str]:
+        name = f"{pictures.here}:{factory}"
+        options = Options(name, args, val_loader=name if val else "", expect=expect)
+        evidence = {}
+        for probe in (values, colours, labels, splits):
+            rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
+            try:
+                data = json.loads(json.dumps(probe(Target(options), options, rank)))
+                evidence[probe.__name__] = Result("ok", [data], {}, 0.0)
+            except Exception as error:
+                evidence[probe.__name__] = Result("raised", [], {"text": str(error)}, 0.0)
+        findings = registry.judge(evidence, registry.load(ENTRIES))
+        worst: dict[str, str] = {}
+        for finding in sorted(findings, key=lambda each: registry.VERDICTS.index(each.verdict)):
+            worst[finding.entry] = finding.verdict
+        return worst
+
+    return judge
+
+
+def failed(verdicts: dict[str, str]) -> set[str]:
+    return {entry for entry, verdict in verdicts.items() if verdict == "fail"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "bugs"),
+    [
+        *((kind, set()) for kind in ("plain", "good", "dark", "jitter first", "half", "pixel constants")),
+        *((kind, set()) for kind in ("own constants", "turned bgr mean")),
+        ("bgr mean", {"DP10"}),
+        ("own constants turned", {"DP10"}),
+        ("turned good", {"DP11"}),
+        *((kind, {"DP12"}) for kind in ("unscaled", "unscaled, normalised", "twice", "twice, normalised")),
+        *(
+            (kind, {"DP13"})
+            for kind in ("too early", "tensor twice", "jitter last", "lengths", "one for three")
+        ),
+    ],
+)
+def test_images(verdicts, root, kind, bugs):
+    assert failed(verdicts("pictures", kind=kind, root=root)) == bugs
+
+
+@pytest.mark.parametrize(
+    ("kind", "expect", "verdict"),
+    [
+        ("plain", "0-1", "pass"),
+        ("good", "0-1", "fail"),
+        ("good", "imagenet", "pass"),
+        ("plain", "imagenet", "fail"),
+        ("half", "imagenet", "fail"),
+        ("own constants", "0,1", "pass"),
+        ("plain", "0,1", "fail"),
+        ("plain", "none", "not applicable"),
+    ],
+)
+def test_ranges_are_compared_with_what_is_expected(verdicts, root, kind, expect, verdict):
+    assert verdicts("pictures", expect=expect, kind=kind, root=root)["DP10"] == verdict
+
+
+def test_without_a_path_the_order_of_colours_is_open(verdicts):
+    assert verdicts("in_memory")["DP11"] == "not decidable"
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "verdict"),
+    [
+        *(("answer", left, "pass") for left in (False, True)),
+        *((kind, True, "fail") for kind in ("from column 0", "padding", "prompt", "end", "everything")),
+        *((kind, False, "fail") for kind in ("padding", "prompt", "end", "whole text")),
+    ],
+)
+def test_labels(verdicts, kind, left, verdict):
+    assert verdicts("tokens", kind=kind, left=left)["labels"] == verdict
+
+
+@pytest.mark.parametrize(("kind", "bugs"), [("train", set()), ("all", {"DP10"}), ("val", {"DP10"})])
+def test_constants_are_those_of_training(verdicts, kind, bugs):
+    assert failed(verdicts("Tables", val=True, kind=kind)) == bugs
+
+
+@pytest.mark.parametrize(
+    ("factory", "args", "verdict"),
+    [
+        *(("Parts", {"kind": kind}, "pass") for kind in ("subset", "sampler", "noise")),
+        *(("Parts", {"kind": kind, "first": 195}, "fail") for kind in ("subset", "sampler", "noise")),
+        ("Recordings", {"shared": False}, "pass"),
+        ("Recordings", {"shared": True}, "fail"),
+    ],
+)
+def test_splits(verdicts, factory, args, verdict):
+    assert verdicts(factory, val=True, **args)["splits"] == verdict
+
+
+def test_one_file_in_both_splits_is_noticed(verdicts, root):
+    assert verdicts("pictures", val=True, kind="jitter first", root=root)["splits"] == "fail"

@@ -1,0 +1,80 @@
+"""Loaders with a planted bug, and correct twins that look suspicious; verdicts are written before a run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+METHODS = ("fork", "spawn", "forkserver")
+PICKLED = ("spawn", "forkserver")
+FAMILIES = ("randomness", "sharding", "contract", "memory", "preprocessing", "order", "field")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the audit must say of one loader.
+
+    A twin may have any verdict but "fail", in every entry. A bug fails in `entry`, and else only in `also`,
+    or in `end` if it raises, hangs or dies.
+    `within` names a smaller world for it: "shm" is a /dev/shm of 64 MB, "files" is `ulimit -n 256`.
+    """
+
+    fails: bool
+    entry: str
+    name: str
+    make: Callable
+    options: str = ""
+    methods: tuple[str, ...] = METHODS
+    also: tuple[str, ...] = ()
+    within: str = ""
+    val: Callable | None = None
+
+    @property
+    def sort(self) -> tuple[str, bool, str]:
+        return self.entry, self.fails, self.within
+
+    def argv(self, folder: str) -> list[str]:
+        """The command's options; `folder` is where `files.write` has put its files."""
+        words = ["--loader", "tests.audit.mutants:build", "--arg", f"name={self.entry} {self.name}"]
+        words += ["--ranks", "1"] if "--ranks" not in self.options else []
+        words += ["--arg", f"folder={folder}"] if "folder" in inspect.signature(self.make).parameters else []
+        words += ["--val-loader", "tests.audit.mutants:val"] if self.val else []
+        return words + [word.replace("@", "tests.audit.mutants.") for word in self.options.split()]
+
+    def judge(self, result: dict) -> str | None:
+        """What is wrong with the audit's verdicts, if anything is."""
+        entries = result["entries"]
+        fails = {entry for entry, said in entries.items() if said["verdict"] == "fail"}
+        missed = {self.entry} - fails if self.fails else set()
+        blamed = fails - ({self.entry, "end", *self.also} if self.fails else set())
+        said = {entry: entries.get(entry, result["ended"]) for entry in missed | blamed}
+        return f"missed {sorted(missed)}, blamed {sorted(blamed)}: {said}" if said else None
+
+
+def bug(entry: str, name: str, make: Callable, options: str = "", **settings: object) -> Case:
+    return Case(True, entry, name, make, options, **settings)
+
+
+def twin(entry: str, name: str, make: Callable, options: str = "", **settings: object) -> Case:
+    return Case(False, entry, name, make, options, **settings)
+
+
+def family(name: str) -> list[Case]:
+    return importlib.import_module(f"{__name__}.{name}").CASES
+
+
+def table() -> dict[str, Case]:
+    """All cases by entry and name, family by family."""
+    return {f"{case.entry} {case.name}": case for name in FAMILIES for case in family(name)}
+
+
+def build(name: str, **settings: str) -> object:
+    """The loader of this name: what the audit is given."""
+    return table()[name].make(**settings)
+
+
+def val(name: str, **_: str) -> object:
+    """Its loader of evaluation."""
+    return table()[name].val()

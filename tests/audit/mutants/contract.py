@@ -1,0 +1,228 @@
+"""DP4 to DP8: what DataLoader asks of a data set, a collate function and a batch."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Subset
+
+from tests.audit.mutants import PICKLED, bug, twin
+from tests.audit.mutants.rows import Rows, Stream, load, numbers, row, train
+
+
+def ragged(index: int) -> dict:
+    return {"x": numbers(index, 3 + index % 4), "id": index}
+
+
+def one_long(index: int) -> dict:
+    return {"x": numbers(index, 5 if index == 17 else 4), "id": index}
+
+
+def listed(samples: list) -> dict:
+    return {"x": [sample["x"] for sample in samples], "id": torch.tensor([s["id"] for s in samples])}
+
+
+def padded(samples: list) -> dict:
+    lengths = torch.tensor([len(sample["x"]) for sample in samples])
+    return {"x": pad_sequence([sample["x"] for sample in samples], batch_first=True), "lengths": lengths}
+
+
+class Batch:
+    """A batch of a class of its own."""
+
+    def __init__(self, samples: list) -> None:
+        self.x = torch.stack([sample["x"] for sample in samples])
+        self.id = torch.tensor([sample["id"] for sample in samples])
+
+
+class PinsNothing(Batch):
+    def pin_memory(self) -> None:
+        self.x = self.x.pin_memory()
+
+
+class PinsHalf(Batch):
+    def pin_memory(self) -> PinsHalf:
+        pinned = object.__new__(PinsHalf)
+        pinned.x = self.x.pin_memory()
+        return pinned
+
+
+class Pins(Batch):
+    def pin_memory(self) -> Pins:
+        self.x, self.id = self.x.pin_memory(), self.id.pin_memory()
+        return self
+
+
+Pair = namedtuple("Pair", "x id")
+
+
+def inside_a_dict(samples: list) -> dict:
+    return {"batch": Batch(samples), "size": len(samples)}
+
+
+def as_pair(samples: list) -> Pair:
+    return Pair(torch.stack([s["x"] for s in samples]), [str(s["id"]) for s in samples])
+
+
+class Scaled:
+    """Rows through a transform."""
+
+    def __init__(self, transform: Callable) -> None:
+        self.transform = transform
+
+    def __call__(self, index: int) -> dict:
+        return {"x": self.transform(numbers(index)), "id": index}
+
+
+class Forgets(Scaled):
+    """Its transform does not travel to a worker that unpickles it."""
+
+    def __getstate__(self) -> dict:
+        return {"transform": torch.abs}
+
+
+class Times:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def times(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+FACTOR = 1.0
+
+
+def times_the_module_factor(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTOR
+
+
+def module_factor_set_by_the_script() -> DataLoader:
+    global FACTOR
+    FACTOR = 2.0
+    return load(Rows(make=Scaled(times_the_module_factor)))
+
+
+def local_collate() -> DataLoader:
+    return load(Rows(), collate_fn=lambda samples: padded(samples))
+
+
+class FromFile:
+    """Rows with a byte of a file, which is opened at once or by each process."""
+
+    def __init__(self, folder: str, at_once: bool) -> None:
+        self.path = Path(folder) / "bytes.bin"
+        self.file = self.path.open("rb") if at_once else None
+
+    def __call__(self, index: int) -> dict:
+        self.file = self.file or self.path.open("rb")
+        self.file.seek(index)
+        return {"x": numbers(index), "byte": self.file.read(1)[0]}
+
+
+class Items(Rows):
+    """Rows listed in `items`; `__len__` and `__getitem__` need not agree about them."""
+
+    def __init__(self, items: int, length: int, wraps: bool = False, make: Callable = row) -> None:
+        super().__init__(length, make)
+        self.items, self.wraps = list(range(items)), wraps
+
+    def __getitem__(self, index: int) -> dict:
+        return self.make(self.items[index % len(self.items) if self.wraps else index])
+
+
+class Short(Stream):
+    def __len__(self) -> int:
+        return 30
+
+
+class Endless(Rows):
+    """Makes a row for any index: there is no list behind it."""
+
+    def __getitem__(self, index: int) -> dict:
+        return row(index)
+
+
+class Pooled(nn.Module):
+    """Rows through a norm of four channels, or of as many as `shape` says."""
+
+    def __init__(self, norm: nn.Module, *shape: int, frozen: bool = False) -> None:
+        super().__init__()
+        self.norm, self.shape, self.frozen = norm, shape, frozen
+
+    def forward(self, batch: dict) -> torch.Tensor:
+        return self.norm(batch["x"].reshape(len(batch["x"]), *self.shape))
+
+    def train(self, mode: bool = True) -> Pooled:
+        super().train(mode)
+        self.norm.train(mode and not self.frozen)
+        return self
+
+
+batch_norm = partial(Pooled, nn.BatchNorm1d(4), 4)
+batch_norm_pooled = partial(Pooled, nn.BatchNorm2d(4), 4, 1, 1)
+batch_norm_pixels = partial(Pooled, nn.BatchNorm2d(2), 2, 1, 2)
+group_norm = partial(Pooled, nn.GroupNorm(2, 4), 4)
+frozen_norm = partial(Pooled, nn.BatchNorm1d(4), 4, frozen=True)
+BUCKETS = [[first, first + 4, first + 8, first + 12] for first in (3, 1, 0, 2)]
+RAGGED = Rows(make=ragged)
+one_more = partial(train, Rows(25))
+
+
+def pinned(collate: Callable) -> DataLoader:
+    return load(Rows(), collate_fn=collate, pin_memory=True)
+
+
+def scaled(transform: Callable) -> DataLoader:
+    return load(Rows(make=Scaled(transform)))
+
+
+CASES = [
+    bug("DP4", "ragged rows stacked", lambda: train(RAGGED)),
+    bug("DP4", "one long row, shuffled", lambda: train(Rows(make=one_long))),
+    bug("DP4", "one long row, in order", lambda: load(Rows(make=one_long))),
+    twin("DP4", "padded with lengths", lambda: train(RAGGED, collate_fn=padded)),
+    twin("DP4", "a list of tensors", lambda: train(RAGGED, collate_fn=listed)),
+    twin("DP4", "ragged rows one a batch", lambda: train(RAGGED, batch_size=1)),
+    twin("DP4", "buckets of equal length", lambda: DataLoader(RAGGED, batch_sampler=BUCKETS, num_workers=2)),
+    bug("DP5", "a class of its own", lambda: pinned(Batch)),
+    bug("DP5", "a class inside a dict", lambda: pinned(inside_a_dict)),
+    bug("DP5", "pin_memory returns none", lambda: pinned(PinsNothing)),
+    bug("DP5", "pin_memory loses a field", lambda: pinned(PinsHalf)),
+    twin("DP5", "a class that pins", lambda: pinned(Pins)),
+    twin("DP5", "a named tuple", lambda: pinned(as_pair)),
+    twin("DP5", "a class and no pinning", lambda: load(Rows(), collate_fn=Batch)),
+    bug("DP6", "a lambda as transform", lambda: scaled(lambda x: x * 2), methods=PICKLED),
+    bug("DP6", "a local function as collate", local_collate, methods=PICKLED),
+    bug("DP6", "a transform lost", lambda: load(Rows(make=Forgets(Times(2.0)))), methods=PICKLED),
+    bug("DP6", "a module variable set by the script", module_factor_set_by_the_script, methods=PICKLED),
+    bug("DP6", "an open file", lambda folder: load(Rows(make=FromFile(folder, True))), methods=PICKLED),
+    twin("DP6", "a partial as transform", lambda: scaled(partial(times, factor=2.0))),
+    twin("DP6", "a callable class as transform", lambda: scaled(Times(2.0))),
+    twin("DP6", "a file opened by each worker", lambda folder: load(Rows(make=FromFile(folder, False)))),
+    bug("DP7", "indices wrap around", lambda: train(Items(24, 24, wraps=True))),
+    bug("DP7", "a length twice the list", lambda: train(Items(24, 48, wraps=True))),
+    bug("DP7", "a length from before filtering", lambda: train(Items(22, 24))),
+    bug("DP7", "a length one short", lambda: train(Items(25, 24))),
+    bug("DP7", "a stream shorter than it says", lambda: load(Short())),
+    twin("DP7", "a list that takes negative indices", lambda: train(Items(24, 24))),
+    twin("DP7", "rows in a dict", lambda: train(Rows(make=dict(enumerate(map(row, range(24)))).__getitem__))),
+    twin("DP7", "rows made for any index", lambda: train(Endless())),
+    twin("DP7", "a subset", lambda: train(Subset(Rows(), range(4, 20)))),
+    bug("DP8", "a last batch of one", one_more, "--model @contract:batch_norm"),
+    bug("DP8", "a last batch of one, pooled", one_more, "--model @contract:batch_norm_pooled"),
+    twin("DP8", "group norm", one_more, "--model @contract:group_norm"),
+    twin("DP8", "frozen norm", one_more, "--model @contract:frozen_norm"),
+    twin("DP8", "several pixels", one_more, "--model @contract:batch_norm_pixels"),
+    twin("DP8", "the last dropped", lambda: one_more(drop_last=True), "--model @contract:batch_norm"),
+    twin("DP8", "no model", one_more),
+]

@@ -1,0 +1,101 @@
+"""DP9 and DP15: memory of workers, shared memory and open files of batches in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.audit.mutants import bug, twin
+from tests.audit.mutants.rows import Rows, load, numbers, row, train
+
+MANY = 4_000_000  # rows of a megabyte each: more than any machine's memory
+
+
+def decode(index: int) -> torch.Tensor:
+    """A megabyte for each row."""
+    return torch.full((1 << 18,), float(index))
+
+
+@lru_cache(None)
+def cached(index: int) -> torch.Tensor:
+    return decode(index)
+
+
+@lru_cache(4)
+def cached_few(index: int) -> torch.Tensor:
+    return decode(index)
+
+
+def decoded(index: int, decode: Callable) -> dict:
+    return {"x": decode(index)[:4].clone(), "id": index}
+
+
+class History:
+    """Appends what it has made to a list, for statistics at the end."""
+
+    def __init__(self) -> None:
+        self.made: list = []
+
+    def __call__(self, index: int) -> dict:
+        self.made.append(decode(index))
+        return row(index)
+
+
+class Held:
+    """Rows of a table: an array that is mapped, a tensor in shared memory, a list of strings."""
+
+    def __init__(self, table: object) -> None:
+        self.table = table
+
+    def __call__(self, index: int) -> dict:
+        return {"x": numbers(index), "entry": self.table[index], "id": index}
+
+
+def big(index: int, size: int) -> dict:
+    return {"x": numbers(index).repeat(size), "id": index}
+
+
+def pieces(samples: list) -> list:
+    """A batch of many small tensors."""
+    return [sample["x"].clone() for sample in samples]
+
+
+def mapped(folder: str) -> np.ndarray:
+    return np.load(Path(folder) / "numbers.npy", mmap_mode="r")
+
+
+SHM, FILES = {"within": "shm"}, {"within": "files"}
+CASES = [
+    bug("DP9", "a cache without bound", lambda: load(Rows(MANY, partial(decoded, decode=cached)))),
+    bug("DP9", "a list of all that was made", lambda: load(Rows(MANY, History()), num_workers=1)),
+    twin("DP9", "a cache of four rows", lambda: load(Rows(MANY, partial(decoded, decode=cached_few)))),
+    twin("DP9", "a cache that fits", lambda: load(Rows(64, partial(decoded, decode=cached)))),
+    twin("DP9", "a mapped file", lambda folder: load(Rows(64, Held(mapped(folder))))),
+    twin("DP9", "a shared tensor", lambda: load(Rows(64, Held(torch.rand(64, 1 << 14).share_memory_())))),
+    twin("DP9", "a list of strings", lambda: train(Rows(100_000, Held(list(map(str, range(100_000))))))),
+    bug("DP15", "batches of 32 MB", lambda: load(Rows(32, partial(big, size=1 << 19))), **SHM),
+    bug(
+        "DP15",
+        "sixteen batches ahead",
+        lambda: load(Rows(512, partial(big, size=1 << 16)), prefetch_factor=16),
+        **SHM,
+    ),
+    bug(
+        "DP15",
+        "a thousand tensors ahead",
+        lambda: load(Rows(8192), batch_size=256, collate_fn=pieces),
+        **FILES,
+    ),
+    twin(
+        "DP15",
+        "big batches, no workers",
+        lambda: load(Rows(32, partial(big, size=1 << 19)), num_workers=0),
+        **SHM,
+    ),
+    twin("DP15", "many small batches ahead", lambda: load(Rows(512), prefetch_factor=64), **SHM),
+    twin("DP15", "few tensors ahead", lambda: load(Rows(512), prefetch_factor=4), **FILES),
+]

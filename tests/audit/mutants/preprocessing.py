@@ -1,0 +1,114 @@
+"""DP10 to DP13: pictures between their file and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from tests.audit.mutants import bug, twin
+from tests.audit.mutants.rows import Rows, train
+from tests.audit.mutants.vision import (
+    MEAN,
+    STD,
+    Compose,
+    Normalize,
+    Resize,
+    ToDtype,
+    ToImage,
+    ToTensor,
+    picture,
+)
+
+TRAIN, VAL = (60, 160), (100, 220)  # brightness of the pictures of two splits
+
+
+class Pictures:
+    """(picture, label) of arrays of 8 bits, or of PIL's: grey to 65535 (I), grey floats to 255 (F)."""
+
+    def __init__(self, transform: Callable | None, pixels: dict | None = None, mode: str = "") -> None:
+        self.transform, self.pixels, self.mode = transform, pixels or {}, mode
+
+    def __call__(self, index: int) -> tuple:
+        x = picture(index, **self.pixels)
+        if self.mode:
+            wide = {"RGB": x, "I": x[..., 0] * np.int32(257), "F": x[..., 0].astype(np.float32)}
+            x = Image.fromarray(wide[self.mode])
+        return self.transform(x), index % 10
+
+
+def constants(*splits: tuple[int, int]) -> tuple[tuple, tuple]:
+    """Mean and standard deviation a channel, of the pictures of these splits."""
+    pixels = np.stack([picture(row, *split) for split in splits for row in range(32)]).reshape(-1, 3) / 255
+    return tuple(pixels.mean(0).tolist()), tuple(pixels.std(0).tolist())
+
+
+def pictures(*steps: Callable, mode: str = "", **pixels: int) -> DataLoader:
+    return train(Rows(32, Pictures(Compose(*steps), pixels, mode)))
+
+
+def split(low: int, high: int, *fitted: tuple[int, int]) -> DataLoader:
+    """Pictures of a split, normalised by the constants of others."""
+    return pictures(ToTensor(), Normalize(*constants(*fitted)), low=low, high=high)
+
+
+class Files(Dataset):
+    """(picture, label) of files, read with PIL; red and blue change places as often as `swaps` says."""
+
+    def __init__(self, folder: str, kind: str, swaps: int) -> None:
+        paths = sorted((Path(folder) / "pictures").glob(f"*.{kind}"))
+        self.samples, self.swaps = [(str(path), number % 2) for number, path in enumerate(paths)], swaps
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple:
+        path, label = self.samples[index]
+        x = np.array(Image.open(path).convert("RGB"))
+        for _ in range(self.swaps):
+            x = x[:, :, ::-1].copy()
+        return torch.from_numpy(x).permute(2, 0, 1).float() / 255, label
+
+
+def with_age(index: int) -> dict:
+    """The target is a float of 0 to 255, and no picture."""
+    return {"image": ToTensor()(picture(index)), "age": torch.tensor([float(index * 8)])}
+
+
+val_by_train, val_by_val = partial(split, *VAL, TRAIN), partial(split, *VAL, VAL)
+val_by_both = partial(split, *VAL, TRAIN, VAL)
+IMAGENET, BLUE_FIRST = Normalize(MEAN, STD), Normalize(MEAN[::-1], STD[::-1])
+SCALE = ToDtype(torch.float32, scale=True)
+CASES = [
+    bug("DP10", "0-1 for imagenet", lambda: pictures(ToTensor()), "--expect imagenet"),
+    bug("DP10", "normalised for 0-1", lambda: pictures(ToTensor(), IMAGENET), "--expect 0-1"),
+    bug("DP10", "constants blue first", lambda: pictures(ToTensor(), BLUE_FIRST), "--expect imagenet"),
+    bug("DP10", "constants of both", lambda: split(*TRAIN, TRAIN, VAL), val=val_by_both),
+    bug("DP10", "constants of val", lambda: split(*TRAIN, VAL), val=val_by_val),
+    twin("DP10", "normalised for imagenet", lambda: pictures(ToTensor(), IMAGENET), "--expect imagenet"),
+    twin("DP10", "dark for imagenet", lambda: pictures(ToTensor(), IMAGENET, high=50), "--expect imagenet"),
+    twin("DP10", "constants of train", lambda: split(*TRAIN, TRAIN), val=val_by_train),
+    bug("DP11", "png blue first", lambda folder: train(Files(folder, "png", swaps=1))),
+    bug("DP11", "ppm blue first", lambda folder: train(Files(folder, "ppm", swaps=1))),
+    twin("DP11", "png red first", lambda folder: train(Files(folder, "png", swaps=0))),
+    twin("DP11", "swapped and swapped back", lambda folder: train(Files(folder, "ppm", swaps=2))),
+    bug("DP12", "floats to 255", lambda: pictures(np.float32, ToTensor())),
+    bug("DP12", "sixteen bits", lambda: pictures(ToTensor(), ToDtype(torch.float32), mode="I")),
+    bug("DP12", "grey floats of PIL", lambda: pictures(ToTensor(), mode="F")),
+    bug("DP12", "scaled twice", lambda: pictures(ToImage(), SCALE, SCALE)),
+    twin("DP12", "normalised", lambda: pictures(ToTensor(), IMAGENET)),
+    twin("DP12", "dark pictures", lambda: pictures(ToTensor(), high=20)),
+    twin("DP12", "eight bits that the model scales", lambda: pictures(ToImage())),
+    twin("DP12", "a target to 255", lambda: train(Rows(32, with_age))),
+    bug("DP13", "normalize, then to tensor", lambda: pictures(IMAGENET, ToTensor(), mode="RGB")),
+    bug("DP13", "to tensor, then resize", lambda: pictures(ToTensor(), Resize(), mode="RGB")),
+    bug("DP13", "three means for grey pictures", lambda: pictures(ToTensor(), IMAGENET, channels=1)),
+    twin("DP13", "the usual order", lambda: pictures(Resize(), ToTensor(), IMAGENET, mode="RGB")),
+    twin("DP13", "names of version 2", lambda: pictures(ToImage(), SCALE, IMAGENET)),
+    twin("DP13", "one mean for grey", lambda: pictures(ToTensor(), Normalize((0.5,), (0.25,)), channels=1)),
+]

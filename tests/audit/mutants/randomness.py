@@ -1,0 +1,80 @@
+"""DP1: random numbers that workers, epochs or ranks repeat."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+from tests.audit.mutants import bug, twin
+from tests.audit.mutants.rows import Noisy, Rows, draw, load, rank, row, spread, train
+
+
+def numpy_constant(worker: int) -> None:
+    np.random.seed(42 + worker)
+
+
+def torch_constant(worker: int) -> None:
+    torch.manual_seed(42)
+
+
+def seed_worker(worker: int) -> None:
+    np.random.seed(torch.initial_seed() % 2**32)
+    random.seed(torch.initial_seed() % 2**32)
+
+
+def fresh_generator(worker: int) -> None:
+    get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed())
+
+
+def seeded(seed: int) -> DataLoader:
+    """Batches of a rank whose script begins with torch.manual_seed."""
+    torch.manual_seed(seed)
+    return spread(Noisy("torch", 32))
+
+
+def addressed(index: int) -> dict:
+    """The noise of a row is a function of its index: the same whoever reads it."""
+    return {"x": row(index)["x"] + draw(np.random.default_rng((5, index))), "id": index}
+
+
+class Unused(Rows):
+    """Its generator serves __init__ only, for an order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+        self.order = self.rng.permutation(24).tolist()
+
+    def __getitem__(self, index: int) -> dict:
+        return row(self.order[index])
+
+
+CASES = [
+    bug("DP1", "numpy generator in init", lambda: train(Noisy(np.random.default_rng(0)))),
+    bug("DP1", "python random in init", lambda: train(Noisy(random.Random(7)))),
+    bug("DP1", "torch generator in init", lambda: load(Noisy(torch.Generator().manual_seed(3)))),
+    bug("DP1", "constant numpy seed", lambda: train(Noisy("numpy"), worker_init_fn=numpy_constant)),
+    bug("DP1", "constant torch seed", lambda: train(Noisy("torch"), worker_init_fn=torch_constant)),
+    bug("DP1", "one seed on all ranks", lambda: seeded(0), "--ranks 2"),
+    bug(
+        "DP1",
+        "persistent workers seeded once",
+        lambda: spread(Noisy("numpy", 32), worker_init_fn=numpy_constant, persistent_workers=True),
+        "--ranks 2",
+    ),
+    twin("DP1", "torch rand", lambda: train(Noisy("torch"))),
+    twin("DP1", "numpy global state", lambda: train(Noisy("numpy"))),
+    twin("DP1", "numpy by worker seed", lambda: train(Noisy("numpy"), worker_init_fn=seed_worker)),
+    twin(
+        "DP1",
+        "generator made a worker",
+        lambda: train(Noisy(np.random.default_rng(0)), worker_init_fn=fresh_generator),
+    ),
+    twin("DP1", "no augmentation", lambda: train(Rows())),
+    twin("DP1", "a seed a rank", lambda: seeded(rank()), "--ranks 2"),
+    twin("DP1", "noise addressed by index", lambda: train(Rows(make=addressed))),
+    twin("DP1", "generator used in init only", lambda: train(Unused())),
+]

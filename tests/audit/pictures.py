@@ -1,0 +1,232 @@
+"""Loaders of images, token rows and tables, as a user's file has them; `kind` names the bug or the twin."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+here = str(Path(__file__))
+
+
+class Compose:
+    def __init__(self, *transforms) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, image):
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+
+class ToTensor:
+    def __call__(self, image):
+        if isinstance(image, torch.Tensor):
+            raise TypeError("no image")
+        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        return pixels.reshape(*image.size[::-1], 3).permute(2, 0, 1) / 255
+
+
+class PILToTensor(ToTensor):
+    def __call__(self, image):
+        return super().__call__(image).mul(255).round()
+
+
+class Normalize:
+    def __init__(self, mean=MEAN, std=STD) -> None:
+        self.mean, self.std = mean, std
+
+    def __call__(self, image):
+        if not isinstance(image, torch.Tensor):
+            raise TypeError("no tensor")
+        return (image - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
+
+
+class ColorJitter:
+    def __call__(self, image):
+        return (image * (0.8 + 0.4 * torch.rand(()))).clamp(0, 1)
+
+
+class Folder(Dataset):
+    def __init__(self, root: str, transform, turn: bool = False, path: bool = False) -> None:
+        self.root, self.transform, self.turn, self.path = root, transform, turn, path
+        self.samples = [(name, 0) for name in sorted(os.listdir(root))]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int):
+        name, label = self.samples[index]
+        image = self.transform(Image.open(os.path.join(self.root, name)))
+        image = image.flip(0) if self.turn else image
+        return (image, label, os.path.join(self.root, name)) if self.path else (image, label)
+
+
+def grey(image):
+    return image.mean(0, keepdim=True)
+
+
+def scale(image):
+    return image / 255
+
+
+def dim(image):
+    return (image * 3).floor() / 255
+
+
+BGR = Normalize(MEAN[::-1], STD[::-1])
+CHAINS = {
+    "plain": [ToTensor()],
+    "good": [ToTensor(), Normalize()],
+    "dark": [ToTensor(), dim],
+    "jitter first": [ToTensor(), ColorJitter(), Normalize()],
+    "half": [ToTensor(), Normalize([0.5], [0.5])],
+    "bgr mean": [ToTensor(), BGR],
+    "unscaled": [PILToTensor()],
+    "unscaled, normalised": [PILToTensor(), Normalize()],
+    "pixel constants": [PILToTensor(), Normalize([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])],
+    "twice": [ToTensor(), scale],
+    "twice, normalised": [ToTensor(), scale, Normalize()],
+    "too early": [Normalize(), ToTensor()],
+    "tensor twice": [ToTensor(), ToTensor()],
+    "jitter last": [ToTensor(), Normalize(), ColorJitter()],
+    "lengths": [ToTensor(), grey, Normalize()],
+    "one for three": [ToTensor(), Normalize([0.449], [0.226])],
+    "own constants": [ToTensor(), Normalize([0.14, 0.28, 0.43], [0.1, 0.2, 0.3])],
+    "own constants turned": [ToTensor(), Normalize([0.43, 0.28, 0.14], [0.3, 0.2, 0.1])],
+}
+
+
+def pictures(kind: str, root: str, **options) -> DataLoader:
+    turn = kind.startswith("turned ")
+    chain = CHAINS[kind.removeprefix("turned ")]
+    return DataLoader(Folder(root, Compose(*chain), turn, **options), batch_size=4, shuffle=True)
+
+
+def in_memory() -> DataLoader:
+    images = torch.rand(8, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    return DataLoader(TensorDataset(images), batch_size=4)
+
+
+class Tokenizer:
+    pad_token_id, eos_token_id, audio_token_id = 0, 2, 9
+
+
+class Texts(Dataset):
+    """A prompt with places for audio, and an answer that ends."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[list[int], list[int]]:
+        answer = torch.randint(20, 90, (3 + index % 4,), generator=torch.Generator().manual_seed(index))
+        return [7, 10, 11, 12, *[9] * (5 + index % 3), 13, 14], [*answer.tolist(), 2]
+
+
+class Collate:
+    def __init__(self, kind: str, left: bool = False) -> None:
+        self.kind, self.left, self.tokenizer = kind, left, Tokenizer()
+
+    def __call__(self, samples: list) -> dict[str, torch.Tensor]:
+        longest = max(len(prompt) + len(answer) for prompt, answer in samples)
+        ids = torch.zeros(len(samples), longest, dtype=torch.long)
+        mask, masked = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+        for row, (prompt, answer) in enumerate(samples):
+            size = len(prompt) + len(answer)
+            start = longest - size if self.left else 0
+            ids[row, start : start + size] = torch.tensor(prompt + answer)
+            mask[row, start : start + size] = 1
+            start = 0 if self.kind == "from column 0" else start
+            masked[row, start : start + len(prompt)] = self.kind != "whole text"
+        if self.kind == "prompt":
+            masked = ids == 9
+        masked |= (mask == 0) & (self.kind != "padding")
+        masked |= (ids == 2) & (self.kind == "end")
+        masked |= torch.tensor(self.kind == "everything")
+        return {"input_ids": ids, "labels": ids.masked_fill(masked, -100), "attention_mask": mask}
+
+
+def tokens(kind: str, left: bool = False) -> DataLoader:
+    return DataLoader(Texts(), batch_size=4, shuffle=True, collate_fn=Collate(kind, left))
+
+
+class Table(Dataset):
+    def __init__(self, rows: torch.Tensor, fitted: torch.Tensor) -> None:
+        self.rows, self.mean, self.std = rows, fitted.mean(0), fitted.std(0)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.rows[index] - self.mean) / self.std
+
+
+ROWS = torch.randn(300, 8, generator=torch.Generator().manual_seed(1)) * 3 + 5
+ROWS[240:] += 2
+
+
+FITTED = {"train": ROWS[:240], "all": ROWS, "val": ROWS[240:]}
+
+
+class Tables:
+    """`train_dataloader()` and `val_dataloader()` of one class, as Lightning's users have them."""
+
+    def __init__(self, kind: str) -> None:
+        self.fitted = FITTED[kind]
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(Table(ROWS[:240], self.fitted), batch_size=32, shuffle=True, drop_last=True)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(Table(ROWS[240:], self.fitted), batch_size=32)
+
+
+class Noisy(TensorDataset):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index)[0] + torch.randn(8)
+
+
+class Parts:
+    """A split of one data set; `first`: where validation begins, training ends at 200."""
+
+    def __init__(self, kind: str, first: int = 200) -> None:
+        self.data = Noisy(ROWS) if kind == "noise" else TensorDataset(ROWS)
+        self.kind, self.first = kind, first
+
+    def _part(self, rows: range) -> DataLoader:
+        if self.kind == "sampler":
+            return DataLoader(self.data, batch_size=16, sampler=SubsetRandomSampler(rows))
+        return DataLoader(Subset(self.data, rows), batch_size=16, shuffle=True)
+
+    def train_dataloader(self) -> DataLoader:
+        return self._part(range(200))
+
+    def val_dataloader(self) -> DataLoader:
+        return self._part(range(self.first, 300))
+
+
+class Segments(Dataset):
+    def __init__(self, recordings: list[str], first: int) -> None:
+        self.rows = [(name, first + place) for place, name in enumerate(recordings)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        name, row = self.rows[index]
+        return {"recording_id": name, "features": ROWS[row]}
+
+
+class Recordings:
+    def __init__(self, shared: bool) -> None:
+        self.shared = shared
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(Segments(["recording a", "recording a", "recording b"], 0), batch_size=2)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(Segments(["recording b" if self.shared else "recording c"], 100), batch_size=1)

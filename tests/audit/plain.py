@@ -1,0 +1,103 @@
+"""Loaders that the tests of the core run: as a user's file has them, with an error each."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Squares(Dataset):
+    def __init__(self, length: int = 12) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        return {"square": torch.tensor([float(index**2)]), "index": index}
+
+
+class Sleeping(Squares):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(1000 if index == 5 else 0)
+        return index
+
+
+class Greedy(Squares):
+    def __getitem__(self, index: int) -> int:
+        self.hoard = getattr(self, "hoard", []) + [torch.ones(2**27)]
+        return index
+
+
+class Vanishing(Squares):
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            os._exit(3)
+        return index
+
+
+class Missing(Squares):
+    def __getitem__(self, index: int) -> int:
+        return {0: 0}[index]
+
+
+def good(length: int = 12, **options) -> DataLoader:
+    return DataLoader(Squares(length), batch_size=4, **{"num_workers": 2, **options})
+
+
+def sleeping() -> DataLoader:
+    return DataLoader(Sleeping(), batch_size=4, num_workers=2)
+
+
+def greedy() -> DataLoader:
+    return DataLoader(Greedy(200), batch_size=4, num_workers=2)
+
+
+def vanishing() -> DataLoader:
+    return DataLoader(Vanishing(), batch_size=4)
+
+
+def missing() -> DataLoader:
+    return DataLoader(Missing(), batch_size=4)
+
+
+def unloadable() -> DataLoader:
+    return DataLoader(Squares(), batch_size=-1)
+
+
+class Repeated(Squares):
+    """Serves its samples again behind its end."""
+
+    def __getitem__(self, index: int) -> int:
+        return index % self.length
+
+
+class Asleep(Squares):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(1000)
+
+
+def repeated() -> DataLoader:
+    return DataLoader(Repeated(), batch_size=4)
+
+
+def asleep() -> DataLoader:
+    return DataLoader(Asleep(), batch_size=4)
+
+
+class Module:
+    """As Lightning's data modules are."""
+
+    def setup(self, stage: str) -> None:
+        self.length = 12
+
+    def train_dataloader(self) -> DataLoader:
+        return good(self.length)
+
+
+plain_list = [torch.zeros(4, 2), torch.ones(4, 2)]
+here = Path(__file__)

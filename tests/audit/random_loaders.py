@@ -1,0 +1,138 @@
+"""Loaders whose randomness, sharding, order or state is known."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, get_worker_info
+from torch.utils.data.distributed import DistributedSampler
+
+
+class Rows(Dataset):
+    """`noise`: what draws a number for each sample. `stuck`: the index that never comes."""
+
+    def __init__(self, noise: random.Random | str = "", stuck: int = -1) -> None:
+        self.noise, self.stuck, self.epoch = noise, stuck, 0
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> dict:
+        time.sleep(1e6 if index == self.stuck else 0)
+        drawn = {"torch": lambda: torch.rand(()).item(), "": float}.get(self.noise) or self.noise.random
+        return {"id": index, "x": torch.tensor([index + drawn()])}
+
+
+class ByEpoch(Rows):
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([random.Random(1000 * self.epoch + index).random()])
+
+
+class Stream(IterableDataset):
+    """`over`: who shares it out. `rng`: shuffles it."""
+
+    def __init__(self, over: str, rng: random.Random | None = None, endless: bool = False) -> None:
+        self.over, self.rng, self.endless = over, rng, endless
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info and "workers" in self.over else (0, 1)
+        rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        rank, world = (rank, world) if "ranks" in self.over else (0, 1)
+        mine = list(range(rank * workers + worker, 33, world * workers))
+        if self.rng is not None:
+            self.rng.shuffle(mine)
+        yield from mine
+        while self.endless:
+            yield from torch.randint(33, (8,)).tolist()
+
+
+class Constant(Sampler):
+    def __init__(self) -> None:
+        self.drawn = self.start = 0
+
+    def __len__(self) -> int:
+        return 32
+
+    def __iter__(self) -> Iterator[int]:
+        order, start = list(range(32)), self.start
+        random.Random(5).shuffle(order)
+        for self.drawn, index in enumerate(order[start:], start=start + 1):
+            yield index
+
+
+class Counting(Constant):
+    """Its state is what was drawn, which workers hold ahead of the loop."""
+
+    def state_dict(self) -> dict:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.start = state["drawn"]
+
+
+def load(dataset: object, **settings: object) -> DataLoader:
+    return DataLoader(dataset, **{"batch_size": 4, "num_workers": 2, **settings})
+
+
+def noisy(noise: str = "torch", seeded: bool = False) -> DataLoader:
+    if seeded:
+        torch.manual_seed(1)
+    dataset = Rows(random.Random(3) if noise == "own" else noise)
+    return load(dataset, sampler=DistributedSampler(dataset, shuffle=False))
+
+
+def constant_seed() -> DataLoader:
+    return load(Rows("torch"), shuffle=True, worker_init_fn=lambda worker: torch.manual_seed(7 + worker))
+
+
+def stream(over: str = "", shuffled: bool = False, endless: bool = False) -> DataLoader:
+    return load(Stream(over, random.Random(1) if shuffled else None, endless))
+
+
+def twice() -> DataLoader:
+    mine = Subset(Rows(), range(int(os.environ["RANK"]), 32, int(os.environ["WORLD_SIZE"])))
+    return load(mine, sampler=DistributedSampler(mine))
+
+
+def distributed(rows: int = 32) -> DataLoader:
+    dataset = Subset(Rows(), range(rows))
+    return load(dataset, num_workers=0, sampler=DistributedSampler(dataset))
+
+
+def odd() -> DataLoader:
+    return distributed(31)
+
+
+def trains(loader: DataLoader) -> None:
+    for _ in range(2):
+        list(loader)
+
+
+def trains_by_epoch(loader: DataLoader) -> None:
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        list(loader)
+
+
+def sampled(state: bool = False, workers: int = 2) -> DataLoader:
+    return load(Rows(), sampler=Counting() if state else Constant(), num_workers=workers)
+
+
+def by_epoch(persistent: bool) -> DataLoader:
+    return load(ByEpoch(), persistent_workers=persistent)
+
+
+def stuck() -> DataLoader:
+    return load(Rows(stuck=20))
+
+
+def refused() -> DataLoader:
+    return DataLoader(Rows(), sampler=Constant(), shuffle=True)

@@ -1,0 +1,109 @@
+"""The report: verdicts of entries, what is ignored, exit codes; on the terminal and as a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from millrace.audit.checks.entries import ENTRIES
+from millrace.audit.checks.registry import Finding
+from millrace.audit.report.document import document, exit_code
+from millrace.audit.report.page import page
+from millrace.audit.report.terminal import text
+from millrace.audit.runner.registry import Result
+
+LOOK = Result("ok", [{"python": "3.11.2", "torch": "2.13.0", "start_method": "fork", "length": 3}], {}, 1.25)
+HUNG = Result("hung", [{}], {"text": "no end after 20 s", "where": "data.py, line 7"}, 20.0)
+LEARNED = {"first": 2.3125, "last": 0.02, "steps": 100}
+MODEL = Result("ok", [{"overfit": LEARNED}], {}, 2.0)
+FINDINGS = [
+    Finding("DP3", "pass", "25 steps on each rank"),
+    Finding("DP2", "pass", "ranks have different samples"),
+    Finding(
+        "DP2",
+        "fail",
+        "all come twice",
+        {"ids": list(range(300)), "at": [{"rank": 0}, {"rank": 1}]},
+        "i % 4 == rank * 2",
+    ),
+    Finding(
+        "DP4", "fail", "two shapes", {"raised": "[1] & [2] <b>\x1b[31m\x00\nnext", "path": "/" + "x" * 800}
+    ),
+    Finding("DP9", "fail", "1.2 MB per new sample"),
+    *(Finding(entry, "not decidable", "no range", needs="--expect 0-1") for entry in ("DP10", "DP12")),
+    Finding("labels", "not applicable", "no field labels"),
+]
+
+
+def report(findings: list[Finding] = FINDINGS, **context) -> dict:
+    said = {"loader": "data:make", "command": "python -m x", "ignored": {"DP9": "it fits", "DP3": "why"}}
+    said |= {"probes": {"look": LOOK, "methods": HUNG, "model": MODEL}}
+    return document(findings, {**said, "only": {finding.entry for finding in findings}, **context})
+
+
+def test_an_entry_has_the_verdict_of_its_worst_finding_and_only_what_is_no_pass_is_ignored():
+    entries = {entry["name"]: entry for entry in json.loads(json.dumps(report()))["entries"]}
+    assert {name: entry["verdict"] for name, entry in entries.items()} == {
+        **{"DP2": "fail", "DP3": "pass", "DP4": "fail", "DP9": "ignored"},
+        **{"DP10": "not decidable", "DP12": "not decidable", "labels": "not applicable"},
+    }
+    assert [row["verdict"] for row in entries["DP2"]["findings"]] == ["fail", "pass"]
+    assert (entries["DP9"]["reason"], entries["DP9"]["findings"][0]["verdict"]) == ("it fits", "fail")
+    assert entries["DP4"]["findings"][0]["fix"] == ENTRIES["DP4"].fix
+
+
+def test_an_entry_without_a_finding_is_no_pass_and_a_wrong_name_is_refused():
+    entries = report(FINDINGS[:1], only=[], ignored={})["entries"]
+    wanted = {**dict.fromkeys(ENTRIES, "not decidable"), "DP3": "pass"}
+    assert {entry["name"]: entry["verdict"] for entry in entries} == wanted
+    with pytest.raises(KeyError, match="DP99"):
+        report([Finding("DP99", "fail")])
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "look", "strict", "code"),
+    [
+        *(({"DP1": "pass", "DP5": "not applicable"}, LOOK, True, 0), ({"DP1": "fail"}, LOOK, False, 1)),
+        *(({"DP1": "not decidable"}, LOOK, False, 0), ({"DP1": "not decidable"}, LOOK, True, 1)),
+        *(({"DP9": "fail"}, LOOK, True, 0), ({"DP1": "fail", "end": "fail"}, LOOK, False, 3)),
+        *(({"DP1": "fail"}, Result("raised", [{}], {}, 0.1), False, 2), ({}, HUNG, False, 3)),
+    ],
+)
+def test_exit_codes(verdicts, look, strict, code):
+    findings = [Finding(*pair) for pair in verdicts.items()]
+    assert exit_code(report(findings, probes={"look": look}), strict) == code
+
+
+def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_then_the_rest():
+    lines = text(report()).splitlines()
+    assert lines[0] == "Audit of data:make (python: 3.11.2, torch: 2.13.0, start_method: fork, seconds: 23)"
+    assert lines[1] == "2 fail, 2 not decidable, 1 pass, 1 not applicable, 1 ignored"
+    assert lines[2:4] == ["  probe methods hung: no end after 20 s (data.py, line 7)", ""]
+    assert lines[5:9] == [
+        "  cause     all come twice",
+        "  evidence  ids: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... 300 in all]",
+        "            at: [(rank: 0), (rank: 1)]",
+        "  fix       i % 4 == rank * 2",
+    ]
+    assert "  Overfit one batch (loss)  (first: 2.3125, last: 0.02, steps: 100)" in lines
+    titles = [line[:5] for line in lines[9:] if line[:1].isupper()]
+    assert titles == ["FAIL ", "NOT D", "IGNOR", "MEASU", "PASS ", "NOT A"]
+    assert {
+        "  DP10 DP12  no range; needs --expect 0-1",
+        "  DP9  fail: 1.2 MB per new sample; reason: it fits",
+    } < {*lines}
+    assert max(map(len, lines)) <= 100 and "".join(lines).isprintable()
+
+
+def test_the_page_holds_the_whole_report_and_needs_nothing_else():
+    html = page(report())
+    root = ElementTree.fromstring(html)
+    titles = "Fails|Not decidable|Ignored|Measured|Pass|Not applicable|Probes"
+    assert "|".join(each.text for each in root.iter("h2")) == titles
+    for words in ("data:make", "torch: 2.13.0", "needs --expect 0-1", "reason: it fits", "data.py, line 7"):
+        assert words in "".join(root.itertext())
+    assert [json.loads(each.text) for each in root.iter("pre")] == [each.evidence for each in FINDINGS[2:4]]
+    assert not re.search(r"<(script|link|img|iframe|b>)|@import|url\(|\bon\w+=|src=", html)

@@ -1,0 +1,137 @@
+"""Probes end in time and leave nothing behind, whatever the loader does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from millrace.audit.runner.guard import Guard
+from millrace.audit.runner.target import Options
+from tests.audit import plain
+
+PROBES = ["look", "epochs"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    """A mark by which processes are known, and a folder for temporary files: other tests run beside these."""
+    folder = tmp_path_factory.mktemp("audit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_TEST_AUDIT", str(folder))
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr("tempfile.tempdir", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def guard(place):
+    with Guard() as guard:
+        yield guard
+
+
+def processes(place: Path) -> set[str]:
+    """Those that were started with the mark."""
+    marked = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"MILLRACE_TEST_AUDIT={place}\0".encode() in path.read_bytes():
+                marked.add(path.parent.name)
+    return marked
+
+
+def await_nothing_new(place: Path, before: tuple[set[str], set[str]]) -> None:
+    """At most 10 s."""
+    until = time.monotonic() + 10
+    while (new := [processes(place) - before[0], set(os.listdir(place)) - before[1]]) != [set(), set()]:
+        assert time.monotonic() < until, new
+        time.sleep(0.1)
+
+
+def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
+    results = guard.audit(Options(f"{plain.here}:{name}", **{"timeout": 100, **options}), PROBES)
+    worst = next((result.error for result in results.values() if result.status != "ok"), {})
+    return [results[probe].status for probe in PROBES], worst
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected", "text"),
+    [
+        ("good", {}, ["ok", "ok"], ""),
+        ("Module", {"ranks": 1}, ["ok", "ok"], ""),
+        ("plain_list", {"ranks": 1}, ["ok", "ok"], ""),
+        ("good", {"start_method": "spawn", "ranks": 1}, ["ok", "ok"], ""),
+        ("sleeping", {"timeout": 6}, ["ok", "hung"], "no end after 3 s"),
+        ("greedy", {"memory_mb": 1000}, ["memory", "skipped"], "more than 1.0 GiB"),
+        ("vanishing", {}, ["ok", "died"], "ended with code 3"),
+        ("missing", {}, ["ok", "raised"], "1"),
+        ("unloadable", {}, ["raised", "skipped"], "batch_size should be a positive integer"),
+        ("absent", {}, ["raised", "skipped"], "plain has no absent"),
+    ],
+)
+def test_a_loader_ends_in_time_and_leaves_nothing(guard, place, name, options, expected, text):
+    before = processes(place), set(os.listdir(place))
+    seen, error = statuses(guard, name, **options)
+    assert seen == expected
+    assert text in error.get("text", "")
+    await_nothing_new(place, before)
+
+
+def test_the_line_that_hangs_is_named(guard):
+    _, error = statuses(guard, "sleeping", timeout=6, ranks=1)
+    assert "plain.py" in error["where"] and "__getitem__" in error["where"]
+
+
+def test_the_callers_seeds_stay():
+    before = random.getstate(), torch.get_rng_state()
+    with Guard() as guard:
+        assert statuses(guard, "good", ranks=1)[0] == ["ok", "ok"]
+    assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "signal_number"),
+    [
+        ("forkserver", signal.SIGKILL),
+        pytest.param("fork", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("fork", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
+    before = processes(place), set(os.listdir(place))
+    command = ["-m", "millrace.audit.check_loader", "--loader", f"{plain.here}:sleeping", "--only", "DP3"]
+    command += ["--timeout", "100", "--start-method", method]
+    how = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+    running = subprocess.Popen([sys.executable, *command], **how)
+    while len(processes(place) - before[0]) < 8:  # itself, the guard, two ranks and four workers
+        time.sleep(0.1)
+        assert running.poll() is None
+    os.killpg(running.pid, signal_number)
+    running.wait()
+    await_nothing_new(place, before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a /dev/shm of its own needs root")
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("sleeping", "spawn"),
+        pytest.param("greedy", "fork", marks=pytest.mark.slow),
+        pytest.param("vanishing", "forkserver", marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_is_left_in_dev_shm(name, method):
+    audit = (
+        f"{sys.executable} -m millrace.audit.check_loader --loader {plain.here}:{name} --only end --ranks 1"
+    )
+    audit += f" --only end --ranks 1 --timeout 30 --memory-mb 2000 --start-method {method} --exit-zero"
+    script = f"mount -t tmpfs none /dev/shm && {audit} >/dev/null && ls -A /dev/shm"
+    assert subprocess.check_output(["unshare", "--mount", "sh", "-c", script], text=True) == ""

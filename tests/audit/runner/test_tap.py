@@ -1,0 +1,91 @@
+"""What is noted of a loader's batches, and that they and the loader stay as they are."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from millrace.audit.runner.digest import digest, fields
+from millrace.audit.runner.tap import Tap
+from millrace.audit.runner.target import Rank
+from tests.audit import plain
+
+
+@pytest.fixture
+def rank(tmp_path):
+    return Rank(0, 1, tmp_path, time.monotonic() + 100)
+
+
+class Held(plain.Squares):
+    """Draws from generators of its own, where nobody sees them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform = [np.random.default_rng(3)]
+
+    def __getitem__(self, index: int) -> float:
+        return self.transform[0].random()
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from range(6)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_have_their_indices_workers_and_samples(rank, workers):
+    loader = plain.good(shuffle=True, num_workers=workers)
+    tap = Tap(loader, rank)
+    for epoch in range(2):
+        batches = list(tap.epoch())
+        notes = tap.notes(epoch)
+        assert [note["indices"] for note in notes] == [batch["index"].tolist() for batch in batches]
+        assert [note["batch"] for note in notes] == [digest(batch) for batch in batches]
+        assert [note["worker"] for note in notes] == ([None] * 3 if not workers else [0, 1, 0])
+        samples = [fields(loader.dataset[index]) for note in notes for index in note["indices"]]
+        assert [each for note in notes for each in note["samples"]] == samples
+    assert tap.ended == [True, True]
+    assert loader._iterator is None and loader.collate_fn.__module__.startswith("torch.")
+
+
+def test_random_states_are_noted_where_they_are_drawn_from(rank):
+    tap = Tap(DataLoader(Held(), batch_size=4, num_workers=2), rank)
+    tap.run()
+    first, second, third = tap.notes(0)
+    assert first["start"] == second["start"] | {
+        name: first["start"][name] for name in ("torch", "python", "numpy")
+    }
+    assert first["random"]["transform.0"] == second["random"]["transform.0"] != first["start"]["transform.0"]
+    assert third["random"]["transform.0"] != first["random"]["transform.0"]
+    assert first["random"]["torch"] == first["start"]["torch"] != second["start"]["torch"]
+
+
+def test_a_loader_without_indices_is_known_by_content(rank):
+    tap = Tap(DataLoader(Stream(), batch_size=2, num_workers=2), rank)
+    tap.run()
+    assert [note["worker"] for note in tap.notes(0)] == [0, 1] * 3
+    assert {note["indices"] for note in tap.notes(0)} == {None}
+
+
+def test_an_endless_loader_is_left(rank):
+    tap = Tap(plain.good(length=400), rank, max_batches=3)
+    assert len(list(tap.epoch())) == 3 and tap.ended == [False]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.zeros(2), torch.zeros(2, 1)),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+        (np.zeros(2), np.ones(2)),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        (["1"], [1]),
+    ],
+)
+def test_contents_that_differ_have_other_digests(one, other):
+    assert digest(one) != digest(other)
+    assert digest(one) == digest(one)

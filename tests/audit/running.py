@@ -1,0 +1,46 @@
+"""Audits many loaders with one start of torch, in a smaller world if they ask for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import fields
+
+from millrace.audit.check_loader import make_parser
+from millrace.audit.checks.registry import VERDICTS
+from millrace.audit.checks.run import audit
+from millrace.audit.runner.guard import Guard
+from millrace.audit.runner.target import Options, parse_args
+
+WORLDS = {"": "", "shm": "mount -t tmpfs -o size=64m tmpfs /dev/shm && ", "files": "ulimit -n 256 && "}
+
+
+def audits(jobs: Mapping[str, list[str]], within: str = "") -> dict[str, dict]:
+    """For each job (a name and the command's options): verdicts by entry, probes that failed, seconds."""
+    inside = ["sh", "-c", f'{WORLDS[within]}exec "$@"', "sh", sys.executable, "-m", __name__]
+    command = ["unshare", "--mount", *inside] if within == "shm" else inside
+    run = subprocess.run(command, input=json.dumps(jobs), stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(run.stdout)
+
+
+def audited(guard: Guard, argv: list[str]) -> dict:
+    """Of one loader; for each entry the worst of what was said."""
+    began = time.monotonic()
+    args = vars(make_parser().parse_args(argv))
+    given = {field.name: args[field.name] for field in fields(Options) if field.name in args}
+    options = Options(**{**given, "args": parse_args(args["arg"])})
+    results, findings = audit(options, list(filter(None, args["only"].split(","))), guard)
+    entries: dict[str, dict] = {}
+    for each in sorted(findings, key=lambda finding: VERDICTS.index(finding.verdict)):
+        said = {"cause": each.cause or each.needs, "evidence": str(dict(each.evidence))[:400]}
+        entries[each.entry] = {"verdict": each.verdict, **said}
+    ended = {name: result.error.get("text", "") for name, result in results.items() if result.status != "ok"}
+    return {"entries": entries, "ended": ended, "seconds": round(time.monotonic() - began, 2)}
+
+
+if __name__ == "__main__":
+    with Guard() as guard:
+        json.dump({name: audited(guard, argv) for name, argv in json.load(sys.stdin).items()}, sys.stdout)

@@ -1,0 +1,65 @@
+"""The command: what it prints and writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millrace.audit import check_loader
+from tests.audit import plain
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [(["--list"], "DP15"), (["--explain", "dp5"], "pin_memory"), (["--search", "worker_init_fn"], "DP1 ")],
+)
+def test_the_catalogue_is_asked_by_flags(capsys, flags, expected):
+    assert check_loader.main(flags) == 0
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "code", "text"),
+    [
+        ("good", [], 0, "PASS"),
+        ("repeated", [], 1, "FAIL  DP7"),
+        ("repeated", ["--exit-zero"], 0, "FAIL  DP7"),
+        ("repeated", ["--ignore", "dp7=it is meant so"], 0, "it is meant so"),
+        ("absent", [], 2, "plain has no absent"),
+        ("asleep", ["--timeout", "8"], 3, "__getitem__"),
+    ],
+)
+def test_exit_codes(capsys, name, flags, code, text):
+    command = ["--loader", f"{plain.here}:{name}", "--only", "DP7,end", "--ranks", "1", *flags]
+    assert check_loader.main(command) == code
+    assert text in capsys.readouterr().out
+
+
+def test_ranks_that_are_alike_are_a_bug_if_they_train_together(capsys):
+    command = ["--loader", f"{plain.here}:good", "--only", "DP2", "--workers", "0"]
+    codes = [check_loader.main([*command, *flags]) for flags in ([], ["--strict"], ["--ranks", "2"])]
+    assert codes == [0, 1, 1]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--ranks 2 if several processes train with this loader" in printed
+
+
+def test_findings_are_written_as_json_and_as_a_page(tmp_path):
+    command = ["--loader", f"{plain.here}:good", "--only", "DP7", "--ranks", "1", "--arg", "length=9"]
+    assert check_loader.main([*command, "--out", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "findings.json").read_text())
+    (entry,) = report["entries"]
+    assert (entry["name"], entry["verdict"]) == ("DP7", "pass")
+    assert "DP7" in (tmp_path / "findings.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--ignore", "DP9"], ["--only", "DP99"], ["--arg", "length"], ["--expect", "3"], ["--ranks", "0"]],
+)
+def test_a_wrong_flag_is_no_bug_of_the_loader(flags):
+    try:
+        code = check_loader.main(["--loader", f"{plain.here}:good", *flags])
+    except SystemExit as error:  # argparse's
+        code = error.code
+    assert code == 2

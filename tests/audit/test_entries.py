@@ -1,0 +1,68 @@
+"""The catalogue, what is printed of it, and its pages in docs/audit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from millrace.audit.check_loader import make_parser
+from millrace.audit.checks import entries
+from millrace.audit.checks.entries import ENTRIES, FAMILIES
+from millrace.common.errors import MillraceError
+from tests.audit.entry_pages import BY_HAND, FOLDER, renewed
+from tests.workflow.workflow import ROOT
+
+NAMES = [*(f"DP{number}" for number in range(1, 16)), "resume", "labels", "splits", "stale", "edges", "end"]
+
+
+def test_the_catalogue_and_its_list_have_every_entry_once():
+    assert list(ENTRIES) == NAMES
+    for entry in ENTRIES.values():
+        assert entry.status in ("live", "version-dependent") and all(vars(entry).values())
+        assert entry.urls and all(re.fullmatch(r"https://[\w.-]+/\S+", url) for url in entry.urls)
+    lines = entries.listing().splitlines()
+    assert [line for line in lines if line[0] != " "] == list(FAMILIES.values())
+    assert sorted(line.split()[0] for line in lines if line[0] == " ") == sorted(NAMES)
+
+
+def test_explain_takes_a_name_in_any_case_and_fits_a_terminal():
+    for name, entry in ENTRIES.items():
+        lines = entries.explain(f" {name.swapcase()}").splitlines()
+        assert lines[0] == f"{name}  {entry.title}" and max(map(len, lines)) <= 100
+        assert {"symptom", "cause", "fix", "versions", "link"} <= {line.split(" ")[0] for line in lines}
+
+
+def test_search_knows_the_words_of_users():
+    wanted = {"worker_init_fn": "DP1 DP6", "NumPy seed": "DP1", "collate": "DP4 DP5", "set_epoch": "DP14"}
+    wanted |= {"drop_last": "DP3 DP8 edges", "lambda": "DP6", "ancdata": "DP15", "eos": "labels"}
+    for words, names in wanted.items():
+        assert {*names.split()} <= {line.split()[0] for line in entries.search(words).splitlines()}
+
+
+def test_what_is_unknown_is_an_error_with_the_nearest():
+    explain, search = entries.explain, entries.search
+    for function, words, nearest in (
+        (explain, "DP51", "DP5"),
+        (search, "colate", "collate"),
+        (search, "?", "see"),
+    ):
+        with pytest.raises(MillraceError, match=re.escape(repr(words)) + ".*Nearest: " + nearest):
+            function(words)
+
+
+def test_catalogue_and_report_need_the_standard_library_alone():
+    modules = "import millrace.audit.report.page, millrace.audit.report.terminal"
+    subprocess.run([sys.executable, "-S", "-c", modules], env={"PYTHONPATH": f"{ROOT}/scripts"}, check=True)
+
+
+def test_the_pages_agree_with_the_catalogue_and_the_command_and_their_links_lead_somewhere():
+    pages = {path.stem: path.read_text() for path in FOLDER.glob("*.md")}
+    assert set(pages) == {"index", *BY_HAND, *(name.lower() for name in NAMES)}
+    for name, text in pages.items():
+        assert text == renewed(name, text), f"{name}: make docs"
+        assert set(re.findall(r"\]\((\w+)\.md\)", text)) <= set(pages)
+    options = set(re.findall(r"--[a-z][a-z-]+", make_parser().format_help())) - {"--help"}
+    assert options and not {option for option in options if f"`{option}" not in pages["index"]}

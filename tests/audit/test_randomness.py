@@ -1,0 +1,77 @@
+"""Randomness, sharding, order and state of loaders whose answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from millrace.audit.checks import order, randomness, registry
+from millrace.audit.runner.guard import Guard
+from millrace.audit.runner.target import Options
+
+PROBES = ["look", "epochs", "set_epoch", "loop", "source", "repeat", "resume"]
+FILES = (randomness.__name__, order.__name__)
+FAMILY = [each for each in registry.CHECKS if each.function.__module__ in FILES]
+PLACE = "tests.audit.random_loaders:"
+
+
+@pytest.fixture(scope="module")
+def guard() -> Iterator[Guard]:
+    with Guard() as opened:
+        yield opened
+
+
+# Loader, its arguments, ranks, and what must be found: entry, verdict, words of its cause.
+CASES = [
+    ("noisy", {}, 2, [("DP1", "pass", "differ"), ("DP2", "pass", ""), ("DP3", "pass", "")]),
+    ("noisy", {"noise": "own"}, 1, [("DP1", "fail", "workers 0 and 1"), ("DP1", "fail", "epochs 0 and 1")]),
+    ("noisy", {"seeded": True}, 2, [("DP1", "fail", "ranks 0 and 1"), ("DP14", "not applicable", "ascend")]),
+    ("noisy", {"noise": ""}, 1, [("DP1", "pass", "the same")]),
+    ("constant_seed", {}, 1, [("DP1", "fail", "epochs 0 and 1"), ("DP14", "pass", "")]),
+    ("stream", {}, 2, [("DP2", "fail", "of 2 workers"), ("DP2", "fail", "of 2 ranks")]),
+    ("stream", {"over": "workers"}, 2, [("DP2", "fail", "of 2 ranks"), ("DP3", "pass", "")]),
+    ("stream", {"over": "ranks workers"}, 2, [("DP2", "pass", ""), ("DP3", "fail", "[5, 4]")]),
+    ("stream", {"over": "workers", "shuffled": True}, 1, [("DP14", "fail", "copy"), ("DP1", "pass", "")]),
+    ("stream", {"endless": True}, 1, [("end", "pass", "endless"), ("DP2", "not decidable", "")]),
+    ("twice", {}, 2, [("DP2", "fail", "16 of 32 samples come nowhere")]),
+    ("distributed", {}, 2, [("DP14", "not decidable", ""), ("DP2", "pass", "")]),
+    ("sampled", {}, 1, [("DP14", "fail", "Random.shuffle"), ("resume", "not applicable", "")]),
+    ("sampled", {"state": True}, 1, [("resume", "fail", "16 samples skipped"), ("DP14", "fail", "")]),
+    ("sampled", {"state": True, "workers": 0}, 1, [("resume", "pass", "by sampler"), ("DP14", "fail", "")]),
+    ("by_epoch", {"persistent": True}, 1, [("DP14", "fail", "persistent workers")]),
+    ("by_epoch", {"persistent": False}, 1, [("DP14", "not applicable", "")]),
+    ("refused", {}, 1, [("DP14", "fail", "mutually exclusive"), ("end", "fail", "raised")]),
+]
+
+
+@pytest.mark.parametrize(("loader", "args", "ranks", "expected"), CASES)
+def test_the_bug_is_named_and_nothing_else(guard, loader, args, ranks, expected):
+    findings = judge(guard, loader=PLACE + loader, args=args, ranks=ranks)
+    for entry, verdict, words in expected:
+        assert any(each[:2] == (entry, verdict) and words in each[2] for each in findings), findings
+    fails = {entry for entry, verdict, _ in findings if verdict == "fail"}
+    assert fails == {entry for entry, verdict, _ in expected if verdict == "fail"}
+
+
+@pytest.mark.parametrize(("loop", "verdict"), [("trains", "fail"), ("trains_by_epoch", "pass")])
+def test_the_loop_decides_whether_set_epoch_is_called(guard, loop, verdict):
+    findings = judge(guard, loader=PLACE + "distributed", loop=PLACE + loop, val_loader=PLACE + "odd")
+    assert [each[1] for each in findings if each[0] == "DP14"] == [verdict]
+    assert (
+        "DP3",
+        "fail",
+        "--val-loader: DistributedSampler repeats 1 samples to even out 2 ranks",
+    ) in findings
+
+
+def test_a_loader_that_hangs_is_named_by_its_place(guard):
+    results = guard.audit(Options(PLACE + "stuck", ranks=1, timeout=8), ["look", "epochs"])
+    checks = [each for each in FAMILY if each.entry == "end" and not each.probes]
+    [finding] = registry.judge(results, checks)
+    assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
+
+
+def judge(guard: Guard, **options: object) -> list[tuple[str, str, str]]:
+    results = guard.audit(Options(**options), PROBES)
+    return [(each.entry, each.verdict, each.cause) for each in registry.judge(results, FAMILY)]

@@ -1,0 +1,60 @@
+"""Which findings keep a run from starting, what is said of them, and where an ignored one stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millrace.audit import verify_findings
+from millrace.audit.checks.registry import Finding
+from millrace.audit.report.document import document
+from millrace.audit.runner.registry import Result
+
+FAIL = Finding("DP2", "fail", "ranks read the same 64 samples", {"ids": [3, 4]}, "use DistributedSampler")
+RAISED = Result("raised", [{}], {"type": "KeyError", "text": "'x'", "where": "loader.py:3"}, 0.1)
+
+
+def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | None = None) -> int:
+    """The exit code, where the findings are those of an audit."""
+    probes = {"look": look or Result("ok", [{}], {}, 0.1)}
+    report = document(findings, {"loader": "a:b", "command": "", "probes": probes})
+    (folder / "findings.json").write_text(json.dumps(report))
+    outputs = ["--page", str(folder / "findings.html"), "--accepted", str(folder / "accepted.json")]
+    return verify_findings.main(["--findings", str(folder / "findings.json"), *outputs, *flags])
+
+
+@pytest.mark.parametrize(
+    ("findings", "flags", "code", "words"),
+    [
+        ([], [], 0, ""),
+        ([Finding("DP2", "not decidable", "no index")], [], 0, ""),
+        ([FAIL], [], 1, "(Samples come once per worker or once per rank): ranks read the same 64"),
+        ([FAIL], [], 1, "not start. Fix: use DistributedSampler. If it is meant so, set audit.ignore: {DP2:"),
+        ([FAIL, Finding("DP9", "fail", "grows")], ["--refuse=DP2,DP9"], 1, "64 samples; so do DP9. Training"),
+        ([FAIL], ["--refuse=DP9"], 0, ""),
+        ([FAIL], ["--refuse=none"], 0, ""),
+        ([FAIL], ["--ignore=DP2=the test = set"], 0, ""),
+        ([FAIL], ["--ignore=DP3=another one"], 1, "DP2 fails"),
+    ],
+)  # fmt: skip
+def test_a_run_starts_unless_an_entry_fails_that_is_refused(tmp_path, capsys, findings, flags, code, words):
+    assert verify(tmp_path, findings, *flags) == code
+    assert words in capsys.readouterr().err
+    files = {path.name for path in tmp_path.iterdir()} - {"findings.json"}
+    assert files == ({"refused.html"} if code else {"findings.html", "accepted.json"})
+
+
+def test_an_ignored_fail_stands_on_the_page_with_its_reason(tmp_path):
+    assert verify(tmp_path, [FAIL], "--ignore=DP2=the test set is tiny") == 0
+    page, accepted = (tmp_path / name for name in ("findings.html", "accepted.json"))
+    assert "the test set is tiny" in page.read_text() and "ranks read the same 64 samples" in page.read_text()
+    counts = json.loads(accepted.read_text())["counts"]
+    assert (counts["ignored"], counts["fail"]) == (1, 0)
+
+
+def test_a_loader_that_gave_no_batch_does_not_start(tmp_path, capsys):
+    assert verify(tmp_path, [], "--refuse=DP2", look=RAISED) == 1
+    assert "the loader raised: KeyError: 'x'" in capsys.readouterr().err
+    assert verify(tmp_path, [], "--refuse=none", look=RAISED) == 0

@@ -1,0 +1,138 @@
+"""Random windows of CQT features, warm, one file, interleaved runs: ours, h5py, whole tracks, pread.
+
+    python -m tests.bench.bench_windows --folder /tmp/bench     (about 0.2 GB are written there, and removed)
+
+Every way gives float32 (C, T). `touched` rows also sum every window up: a window of mapped float32 is a view,
+of which nothing is read before it is used. Raw pread reads the same bytes of [T, C] into an array. Times are
+CPU time, so that other programs of the machine disturb them less.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from millrace.common import cli
+from millrace.common.loading.h5 import RawFile
+from millrace.music.features import h5_files
+from millrace.music.features.index import FeatureIndex, merge
+from millrace.music.features.reader import WindowReader
+from millrace.music.features.track import Contract, Track
+
+BINS = 84
+LAYOUTS: dict[str, dict] = {
+    "contiguous": {},
+    "chunked": {"chunks": (1000, BINS)},
+    "auto chunks": {"chunks": True},
+    "gzip": {"chunks": (1000, BINS), "compression": "gzip", "compression_opts": 1},
+}
+
+
+def write(path: Path, layout: str, axis: int, dtype: str, tracks: int, frames: int) -> None:
+    rng, storage = np.random.default_rng(0), dict(LAYOUTS[layout])
+    if axis == 1 and isinstance(storage.get("chunks"), tuple):
+        storage["chunks"] = storage["chunks"][::-1]
+    with h5py.File(path, "w") as h5:
+        h5.attrs["hop_s"] = 0.02
+        for number in range(tracks):
+            values = (rng.random((frames, BINS)) ** 4).round(3).astype(dtype)
+            h5.create_dataset(f"{number:011d}/cqt", data=values if axis == 0 else values.T, **storage)
+
+
+def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[str, Callable]:
+    reader = WindowReader(index)
+    keys = [index.entries(row)[0].key for row in range(len(index))]
+    places = [index.entries(row)[0] for row in range(len(index))]
+    raw_file = RawFile(file.filename, lock=False)
+
+    def with_h5py(row: int, start: int) -> np.ndarray:
+        dataset = file[keys[row]]
+        window = dataset[start : start + length].T if axis == 0 else dataset[:, start : start + length]
+        return window.astype(np.float32, copy=False)
+
+    def whole_track(row: int, start: int) -> np.ndarray:
+        values = file[keys[row]][()].astype(np.float32, copy=False)
+        return (values.T if axis == 0 else values)[:, start : start + length]
+
+    def pread(row: int, start: int) -> np.ndarray:
+        place = places[row]
+        size = BINS * np.dtype(place.dtype).itemsize
+        raw = os.pread(raw_file.descriptor, length * size, place.offset + start * size)
+        return np.frombuffer(raw, place.dtype).reshape(length, BINS).T.astype(np.float32, copy=False)
+
+    result: dict[str, Callable] = {"ours": lambda row, start: reader.read(row, start, length)}
+    result |= {"h5py window": with_h5py, "whole track": whole_track}
+    return result | ({"raw pread": pread} if axis == 0 and places[0].storage == "raw" else {})
+
+
+def measure(
+    functions: dict[str, Callable], windows: list, rounds: int, touch: bool
+) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for at in range(rounds + 1):
+        for name, function in functions.items():
+            started = time.process_time()
+            for row, start in windows:
+                window = function(row, start)
+                if touch:
+                    window.sum()
+            if at:  # the first round warms up
+                seconds[name].append((time.process_time() - started) / len(windows))
+    return seconds
+
+
+def main() -> None:
+    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--tracks", type=int, default=20)
+    parser.add_argument("--frames", type=int, default=12_000)
+    parser.add_argument("--length", type=int, default=1000)
+    parser.add_argument("--windows", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
+    args = parser.parse_args()
+    folder = args.folder / "bench_windows"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(1)
+    starts = rng.integers(0, args.frames - args.length, args.windows).tolist()
+    windows = list(zip(rng.integers(0, args.tracks, args.windows).tolist(), starts, strict=True))
+    load = os.getloadavg()[0]
+    print(f"{args.tracks} tracks of {args.frames} frames, windows of {args.length}, load {load:.1f}")
+    print(
+        f"medians of {args.rounds} interleaved rounds of {args.windows} windows; ratios: their time by ours"
+    )
+    try:
+        for layout in args.layouts:
+            for axis in (0, 1):
+                for dtype in ("f4", "f2"):
+                    path = folder / "a.h5"
+                    write(path, layout, axis, dtype, args.tracks, args.frames)
+                    contract = Contract()
+                    tracks: list[Track] = list(h5_files.read_file(folder, "a.h5", [], contract))
+                    merge(folder / "index", tracks, {"h5": str(folder)}, contract)
+                    for touch in (False, True):
+                        with h5py.File(path, "r") as file:
+                            functions = ways(file, FeatureIndex(folder / "index"), axis, args.length)
+                            times = measure(functions, windows, args.rounds, touch)
+                            names = list(functions)[1:]
+                            del functions
+                        ours = statistics.median(times["ours"])
+                        kind = f"{layout:11s} {('[T, C]', '[C, T]')[axis]} {dtype}"
+                        line = f"{kind} {'touched' if touch else '':7s} {1 / ours:9,.0f} windows/s"
+                        for name in names:
+                            pairs = zip(times[name], times["ours"], strict=True)
+                            line += f"  {name} {statistics.median(a / b for a, b in pairs):6.2f}x"
+                        print(line, flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The profiler: a trace that opens, times that add up, and nothing left behind in torch."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+from torch.nn.modules import module as modules
+from torch.profiler import profile, record_function
+from torch.utils.checkpoint import checkpoint
+
+from millrace.asr.loading.dataset import BucketedDataset
+from millrace.asr.loading.row_table import RowTable
+from millrace.common import jsonl
+from millrace.common.throughput.profile import StepProfiler, parts_of, table
+from millrace.common.training import loop
+from millrace.common.training.settings import LoopSettings
+from tests.asr.audio_tars import ListedPlan, corpus
+from tests.asr.small_task import Loudness, SmallTask
+
+STEPS = [[[step, step + 1]] for step in range(8)]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> BucketedDataset:
+    return BucketedDataset(RowTable.open(corpus(tmp_path_factory.mktemp("profiled"))), ListedPlan(STEPS))
+
+
+def _train(
+    folder: Path, dataset: BucketedDataset, steps: int, model: Callable = Loudness, **choices: int
+) -> None:
+    settings = LoopSettings(max_steps=8, log_steps=2, tensorboard=0, save_steps=0, device="cpu", eval_steps=3)
+    task = SmallTask(lambda _, start: (dataset[step] for step in range(start, 8)), 8)
+    task.build_model = model
+    with StepProfiler(folder, steps, "cpu", **choices) as profiler:
+        loop.train(task, settings, folder, on_step=profiler.on_step)
+
+
+def _hooks() -> list[int]:
+    """How many forward hooks all modules have."""
+    return [len(modules._global_forward_pre_hooks), len(modules._global_forward_hooks)]
+
+
+def _marks(folder: Path) -> Counter[str]:
+    with gzip.open(folder / "trace.json.gz") as handle:
+        names = [str(event.get("name")) for event in json.load(handle)["traceEvents"]]
+    return Counter(name.removeprefix("millrace: ") for name in names if name.startswith("millrace: "))
+
+
+def _host_seconds(folder: Path) -> dict[str, float]:
+    return {row["phase"]: row["host_seconds"] for row in jsonl.read(folder / "profile.json")["phases"]}
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory, dataset: BucketedDataset) -> Path:
+    folder = tmp_path_factory.mktemp("profile")
+    _train(folder, dataset, 4, skip=2)
+    return folder
+
+
+def test_the_table_has_the_phases_of_a_step(profiled: Path) -> None:
+    result, host = jsonl.read(profiled / "profile.json"), _host_seconds(profiled)
+    parts = ["forward: head", "forward: layers", "forward: power"]
+    assert list(host) == ["data wait", "forward", *parts, "backward", "optimiser", "idle"]
+    assert result["steps"] == 4 and result["device_busy_seconds"] is None
+    outer = sum(seconds for name, seconds in host.items() if ": " not in name)
+    assert outer == pytest.approx(result["seconds"], rel=0.02)
+    assert sum(host[part] for part in parts) <= host["forward"]
+    assert all(seconds > 0 for seconds in host.values())
+    calls = {operator["operator"]: operator["calls"] for operator in result["operators"]}
+    assert calls["aten::addmm"] == 3 * 4  # three linear layers in four steps
+
+
+def test_the_trace_is_chromes_and_holds_the_profiled_steps_only(profiled: Path) -> None:
+    marks = _marks(profiled)
+    assert marks["step"] == marks["forward"] == marks["backward"] == marks["optimiser"] == 4
+    assert marks["forward: layers"] == 8
+    names = sorted(path.name for path in profiled.glob("*.json*"))
+    assert names == ["metrics.jsonl", "profile.json", "trace.json.gz"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "skip", "rank", "expected"),
+    [(50, 3, 0, 5), (1, 1, 0, 1), (2, 8, 0, None), (2, 9, 0, None), (2, 1, 1, None)],
+)
+def test_rank_0_profiles_as_many_steps_as_the_run_has(
+    tmp_path: Path, dataset: BucketedDataset, steps: int, skip: int, rank: int, expected: int | None
+) -> None:
+    _train(tmp_path, dataset, steps, skip=skip, rank=rank)
+    report = tmp_path / "profile.json"
+    assert (jsonl.read(report)["steps"] if report.exists() else None) == expected
+    assert report.exists() == (tmp_path / "trace.json.gz").exists()
+
+
+def test_no_hook_is_left_in_torch_also_by_a_run_that_fails(tmp_path: Path, dataset: BucketedDataset) -> None:
+    before, inside = _hooks(), []
+
+    def evaluate(*_: object) -> dict:
+        inside.append(_hooks())
+        raise KeyError
+
+    with pytest.raises(KeyError), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SmallTask, "evaluate", evaluate)
+        _train(tmp_path, dataset, 5, skip=1)
+    assert inside[0] > before == _hooks() and not (tmp_path / "profile.json").exists()
+
+
+def test_recomputed_parts_are_not_counted_as_forward(tmp_path: Path, dataset: BucketedDataset) -> None:
+    class Checkpointed(Loudness):
+        def forward(self, audio: torch.Tensor) -> torch.Tensor:
+            return checkpoint(super().forward, audio, use_reentrant=False)
+
+    _train(tmp_path, dataset, 1, Checkpointed, skip=1)
+    host = _host_seconds(tmp_path)
+    assert 0 < sum(seconds for name, seconds in host.items() if ": " in name) <= host["forward"]
+    assert _marks(tmp_path)["forward: head"] == 1
+
+
+def test_wrappers_are_gone_through_and_layers_share_a_name() -> None:
+    linear = {"audio_tower": (30, 30), "projector": (3, 3), "language_model": (30, 40)}
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(*size) for name, size in linear.items()})
+    hf = torch.nn.ModuleDict({"model": model})
+    wrapped = torch.nn.ModuleDict({"hf": hf, "mel": torch.nn.Identity()})
+    names = [name for name, _ in parts_of(wrapped)]
+    assert sorted(names) == ["audio_tower", "language_model", "mel", "projector"]
+    assert [name for name, _ in parts_of(Loudness())] == ["power", "layers", "layers", "head"]
+
+
+def test_communication_of_any_backend_is_a_phase_and_counts_once() -> None:
+    with profile(acc_events=True) as running, record_function("millrace: step"):
+        for name in ("nccl:all_reduce", "gloo:all_reduce"):
+            with record_function("c10d::allreduce_"), record_function(name):
+                torch.ones(1000).sum()
+    result = table(running.events(), running.key_averages(), "cpu")
+    host = {phase["phase"]: phase["host_seconds"] for phase in result["phases"]}
+    assert list(host) == ["communication", "idle"] and result["steps"] == 1
+    assert 0 < host["communication"] <= result["seconds"] == pytest.approx(sum(host.values()))
+
+
+def test_on_a_gpu_phases_have_the_time_of_their_kernels() -> None:
+    def event(name: str, start: int, end: int, kernels: int = 0, **facts: object) -> SimpleNamespace:
+        facts = {"device_type": DeviceType.CPU, "is_user_annotation": False, "cpu_parent": None, **facts}
+        span = SimpleNamespace(start=start * 1e6, end=end * 1e6)
+        return SimpleNamespace(name=name, time_range=span, device_time_total=kernels * 1e6, **facts)
+
+    on_gpu = {"device_type": DeviceType.CUDA}
+    backward = "autograd::engine::evaluate_function: AddmmBackward0"
+    mark = event("millrace: backward", 4, 9, kernels=1)
+    events = [
+        event("millrace: step", 0, 10),
+        event("millrace: forward", 1, 3, kernels=2),
+        mark,
+        event(backward, 5, 8, kernels=3),  # in the device's own thread
+        event(backward, 4, 5, kernels=1, cpu_parent=mark),
+        *(event("gemm", *span, **on_gpu) for span in ((2, 4), (3, 5), (6, 9))),
+        event("millrace: step", 1, 10, is_user_annotation=True, **on_gpu),
+    ]
+    result = table(events, [], "cuda")
+    assert (result["steps"], result["seconds"], result["device_busy_seconds"]) == (1, 10, 6)
+    rows = [tuple(row.values()) for row in result["phases"]]
+    assert rows == [("forward", 2, 2), ("backward", 5, 4), ("idle", 3, 0)]

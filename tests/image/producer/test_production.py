@@ -1,0 +1,110 @@
+"""Producer and trainer together: every record once an epoch, whoever is killed, quicker or first."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.image.producer import epochs, production
+from millrace.image.producer.sentry import Pointers, Producer, Stopped, Times, Trainer
+from millrace.image.producer.shuffle import EpochMaker
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_set import RecordSet
+from tests.image.producer.stand_in import FolderWatch, assert_each_record_once, train
+from tests.image.record_sets import write_set
+
+QUICK = Times(beat=0.05, dead_after=120.0, wait_limit=120.0)
+LENGTHS = [7, 7, 7, 6, 6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds", "is_producer_first"),
+    [(0, 0.0, True), (1, 0.1, True), (1, 0.0, False), (3, 0.1, False)],
+)
+def test_both_sides_come_to_their_end_and_folders_stay_within_what_is_allowed(
+    tmp_path, ahead, seconds, is_producer_first
+):
+    records = write_set(tmp_path, LENGTHS)
+
+    def produce() -> None:
+        with Producer(tmp_path, times=QUICK) as side:
+            production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, ahead)
+
+    producer = threading.Thread(target=produce)
+    with FolderWatch(tmp_path) as watch:
+        if is_producer_first:
+            producer.start()
+        with Trainer(tmp_path, times=QUICK) as side:
+            if not is_producer_first:
+                threading.Timer(0.3, producer.start).start()
+            train(side, tmp_path / "notes", 5, seconds)
+        producer.join(120)
+    assert not producer.is_alive() and watch.most <= ahead + 1 and max(watch.epochs) <= 4
+    assert_each_record_once(tmp_path / "notes", 5, sum(LENGTHS))
+    assert not epochs.whole(tmp_path) and Pointers(tmp_path).made().fast == 4
+    assert Pointers(tmp_path).wanted()[:2] == (5, 5)
+
+
+@pytest.fixture
+def producing(tmp_path):
+    """A producer in a thread."""
+    records = write_set(tmp_path, LENGTHS)
+
+    def produce() -> None:
+        with contextlib.suppress(Stopped), Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side:
+            production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, 1)
+
+    end, thread = threading.Event(), threading.Thread(target=produce)
+    thread.start()
+    yield
+    end.set()
+    thread.join()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_path, producing):
+    with FolderWatch(tmp_path) as watch:
+        with Trainer(tmp_path, times=QUICK) as side:
+            side.want(top=9)  # the producer is not done when the trainer goes back
+            side.wait_for_epoch(1)
+            before = content(tmp_path / "train_1")
+            for epoch in range(3):
+                side.wait_for_epoch(epoch)
+                side.trained(epoch)
+            side.wait_for_epoch(3)
+            assert not (tmp_path / "train_1").exists()
+        with Trainer(tmp_path, times=QUICK) as side:
+            side.want(top=9, start=1)
+            side.wait_for_epoch(1)
+            assert content(tmp_path / "train_1") == before
+    assert watch.most <= 2
+
+
+def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes_epochs_anew(tmp_path):
+    maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
+    with Trainer(tmp_path) as trainer:
+        trainer.want(top=2)
+        with Producer(tmp_path, times=QUICK) as side:
+            assert production.produce(maker, side, 1) == 2
+        with (
+            Producer(tmp_path) as side,
+            pytest.raises(MillraceError, match="was made with --seed 1 "),
+        ):
+            production.produce(other, side, 1)
+    with Producer(tmp_path, times=QUICK) as side:
+        production.produce(other, side, 1)
+    assert epochs.whole(tmp_path)[1]["seed"] == 2
+    # What another boot of this machine left may not have reached the disk.
+    (tmp_path / "train_1" / "train-00000-of-00007.h5").write_bytes(b"torn")
+    made = Pointers(tmp_path).made()
+    Pointers(tmp_path).write("producer.json", made._replace(boot="another", is_done=False))
+    with Producer(tmp_path, times=QUICK) as side:
+        production.produce(other, side, 1)
+    assert RecordReader(RecordSet.open(tmp_path, "train_1")).read(0, 0, 1).ids.size

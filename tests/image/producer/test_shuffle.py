@@ -1,0 +1,130 @@
+"""One epoch: each record once, the same bytes when made again, memory as said; and how well it is mixed."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.image.producer import epochs, production, quality, shuffle
+from millrace.image.producer.shuffle import EpochMaker
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_file import RecordFile
+from millrace.image.records.record_set import RecordSet
+from tests.image.record_sets import images_of, write_set
+
+LENGTHS = [9, 9, 8, 8, 8, 8, 8]
+
+
+def nothing(text: str) -> None:
+    """Of a maker's progress."""
+
+
+def read_ids(root, epoch) -> list[np.ndarray]:
+    records = RecordSet.open(root, epochs.folder_of(root, epoch).name)
+    reader = RecordReader(records)
+    return [reader.ids(file) for file in range(len(records.files))]
+
+
+@pytest.mark.parametrize("layout", ["fixed", "encoded"])
+@pytest.mark.parametrize("pool", [1, 3, 7])
+def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(tmp_path, layout, pool):
+    source = write_set(tmp_path, LENGTHS, layout=layout)
+    maker = EpochMaker(source, tmp_path, pool, seed=5)
+    maker.make(2, nothing)
+    made, ids = RecordSet.open(tmp_path, "train_2"), read_ids(tmp_path, 2)
+    assert (
+        np.array_equal(np.sort(np.concatenate(ids)), np.arange(58)) and made.ids_digest == source.ids_digest
+    )
+    assert sorted(made.lengths) == sorted(LENGTHS) and (made.epoch, made.pool) == (2, pool)
+    files_of = [{int(np.searchsorted(source.starts, number, "right")) - 1 for number in part} for part in ids]
+    assert all(len(files) <= pool for files in files_of) and set.union(*files_of) == set(range(7))
+    # Images and labels came along.
+    reader, before = RecordReader(made), RecordReader(source)
+    for file in range(7):
+        images, labels, numbers = reader.read(file, 0, 100)
+        assert np.array_equal(labels, numbers % 3)
+        for image, number in zip(images, numbers, strict=True):
+            at, row = source.locate(int(number))
+            assert np.array_equal(image, before.read(at, row, 1).images[0])
+    content = {path.name: path.read_bytes() for path in (tmp_path / "train_2").iterdir()}
+    assert epochs.remove(tmp_path, 2)
+    EpochMaker(RecordSet.open(tmp_path, "train"), tmp_path, pool, seed=5).make(2, nothing)
+    assert content == {path.name: path.read_bytes() for path in (tmp_path / "train_2").iterdir()}
+    maker.make(3, nothing)
+    assert np.concatenate(read_ids(tmp_path, 3)).tolist() != np.concatenate(ids).tolist()
+
+
+def test_files_of_other_programs_without_index_and_ids_are_shuffled_too(tmp_path):
+    (tmp_path / "train").mkdir()
+    for number in range(3):
+        with h5py.File(tmp_path / f"train/train-0000{number}-of-00003.h5", "w") as h5:
+            h5["images"], h5["labels"] = (
+                images_of(np.arange(number * 4, number * 4 + 4)),
+                np.zeros(4, np.int64),
+            )
+    EpochMaker(RecordSet.open(tmp_path, "train"), tmp_path, 3, seed=0).make(1, nothing)
+    images, _, ids = RecordReader(RecordSet.open(tmp_path, "train_1")).read(0, 0, 4)
+    assert np.array_equal(images, images_of(ids))
+    assert np.array_equal(np.sort(np.concatenate(read_ids(tmp_path, 1))), np.arange(12))
+
+
+def test_a_folder_of_somebody_else_and_a_stop_leave_nothing_half_made(tmp_path):
+    maker = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 2, seed=0)
+    (tmp_path / "train_1").mkdir()
+    with pytest.raises(MillraceError, match="train_1: is in the way of an epoch"):
+        maker.make(1, nothing)
+
+    def stop(text: str) -> None:
+        if "4 of 7" in text:
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        maker.make(2, stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train", "train_1"]
+    assert not epochs.remove(tmp_path, 1) and not epochs.remove(tmp_path, 0)
+
+
+def test_memory_and_disk_that_do_not_suffice_are_refused_with_what_fits(tmp_path):
+    records = write_set(tmp_path, LENGTHS)
+    sizes = shuffle.pool_bytes(records)
+    assert production.check_memory(records, 100, int(sizes[-1])) == 7
+    with pytest.raises(MillraceError, match="Give --shuffle_pool 3, the most that fits"):
+        production.check_memory(records, 4, int(sizes[2]))
+    with pytest.raises(MillraceError, match="Not one file fits"):
+        production.check_memory(records, 4, 1000)
+    production.check_disk(records, tmp_path, 1, None)
+    vast = dataclasses.replace(records, files=[RecordFile("a", 1, shutil.disk_usage(tmp_path).free // 3)])
+    with pytest.raises(MillraceError, match=r"at most 6 epochs of .* or give --allowed-ahead [12]$"):
+        production.check_disk(vast, tmp_path, 5, None)
+
+
+def test_a_class_that_lies_in_few_files_is_found_in_little_of_the_epoch(tmp_path):
+    (tmp_path / "train").mkdir()
+    for file in range(4):
+        with h5py.File(tmp_path / f"train/{file}.h5", "w") as h5:
+            h5["images"], h5["labels"] = images_of(np.arange(6)), np.full(6, file)
+    spreads = [quality.expected_spread(RecordSet.open(tmp_path, "train"), pool)[1:] for pool in (1, 2, 3, 4)]
+    # Pools of 3 and 1 file: 3/4 of the epoch with a chance of 3/4, and 1/4 with a chance of 1/4.
+    assert spreads == [(x, x, x) for x in (0.25, 0.5, 0.625, 1.0)]
+
+
+def test_spread_and_entropy_grow_with_the_pool_up_to_those_of_a_full_shuffle(tmp_path):
+    in_class_order = write_set(tmp_path, [30] * 10)
+    ids, labels = np.arange(300), np.repeat(np.arange(3), 100)
+    assert (quality.label_run_entropy(labels, 50), quality.mean_move(ids)) == (0.0, 0.0)
+    assert quality.neighbour_distance(ids) == pytest.approx(1 / 300)
+    moves, entropies, spreads = [], [], []
+    for pool in (1, 5, 10):
+        EpochMaker(in_class_order, tmp_path, pool, seed=3).make(pool, nothing)
+        order = np.concatenate(read_ids(tmp_path, pool))
+        moves.append(quality.neighbour_distance(order))
+        entropies.append(quality.label_run_entropy(labels[order], 50))
+        spreads.append(quality.expected_spread(in_class_order, pool).record)
+    assert moves == sorted(moves) and moves[-1] == pytest.approx(1 / 3, rel=0.1)
+    assert entropies == sorted(entropies) and entropies[-1] > 1.5  # of log2(3) = 1.58
+    assert spreads == pytest.approx([0.1, 0.5, 1.0])

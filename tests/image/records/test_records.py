@@ -1,0 +1,162 @@
+"""Record files, their index and their reader."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_file import multiset_digest, read_facts, record_writer
+from millrace.image.records.record_set import RecordSet, check_classes, validation_folder
+from tests.image.record_sets import images_of, write_records, write_set
+
+
+@pytest.mark.parametrize("layout", ["fixed", "encoded"])
+def test_what_is_written_is_read_in_slices_across_the_files(tmp_path, layout):
+    written = write_set(tmp_path, [5, 5, 4], layout=layout)
+    records = RecordSet.open(f"{tmp_path}/", "train/")
+    assert records == written and len(records) == 14 and records.lengths.tolist() == [5, 5, 4]
+    assert [records.locate(index) for index in (0, 4, 5, 13)] == [(0, 0), (0, 4), (1, 0), (2, 3)]
+    for index in (14, -1):
+        with pytest.raises(IndexError):
+            records.locate(index)
+    reader = RecordReader(records, max_open_files=1)
+    for file, start, count, ids in ((0, 1, 3, [1, 2, 3]), (2, 2, 9, [12, 13]), (1, 5, 1, []), (0, 0, 1, [0])):
+        images, labels, got = reader.read(file, start, count)
+        assert got.tolist() == ids and labels.tolist() == [id_ % 3 for id_ in ids] and len(images) == len(ids)
+        expected = images_of(np.array(ids, int))
+        for id_, image, whole in zip(ids, images, expected, strict=True):
+            assert image.tobytes() == (
+                whole.tobytes() if layout == "fixed" else whole.tobytes()[: 1 + id_ % 50]
+            )
+
+
+@pytest.mark.parametrize("size", [(4, 6), None])
+def test_a_file_that_is_written_in_pieces_is_the_same_bytes(tmp_path, size):
+    images = images_of(np.arange(6))
+    content = images if size else [image.tobytes()[:9] for image in images]
+    whole = write_records(tmp_path / "a/x.h5", content, [0] * 6, range(6))
+    with record_writer(tmp_path / "b/x.h5", 6, size, 54) as writer:
+        writer.append(content[:2], [0, 0], [0, 1])
+        writer.append(content[2:], [0] * 4, range(2, 6))
+    assert writer.file == whole and (tmp_path / "a/x.h5").read_bytes() == (tmp_path / "b/x.h5").read_bytes()
+    assert read_facts(tmp_path / "b/x.h5") == {"digest": whole.digest}
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["x.h5"]
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path):
+    with (
+        pytest.raises(ValueError, match="images are float32"),
+        record_writer(tmp_path / "x.h5", 2, (4, 6)) as writer,
+    ):
+        writer.append(np.zeros((2, 4, 6, 3), np.float32), [0, 0], [0, 1])
+    assert not list(tmp_path.iterdir())
+
+
+def published(path, name="train-00000-of-00001.h5", **datasets):
+    path.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path / name, "w") as h5:
+        for key, value in datasets.items():
+            h5.create_dataset(key, **value if isinstance(value, dict) else {"data": value})
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 4, 6, 3), (3, 2, 6, 1), True])
+def test_files_of_others_are_read_in_any_chunking_and_their_ids_count_up(tmp_path, chunks):
+    for number in (0, 1):
+        images = {"data": images_of(np.arange(7) + 7 * number), "chunks": chunks}
+        published(tmp_path / "train", f"train-{number}.h5", images=images, labels=np.arange(7) % 2)
+    records = RecordSet.open(tmp_path)
+    assert records.classes == ["0", "1"] and records.counts == [8, 6] and not records.has_index
+    assert records.ids_digest == multiset_digest([np.arange(14)])
+    for out in (None, np.zeros((8, 4, 6, 3), np.uint8)):
+        images, _, ids = RecordReader(records).read(1, 2, 3, out)
+        assert ids.tolist() == [9, 10, 11] and np.array_equal(images, images_of(ids))
+    assert np.shares_memory(images, out)
+
+
+def test_encoded_bytes_of_variable_length_are_read(tmp_path):
+    images = np.empty(3, object)
+    images[:] = [np.arange(length, dtype=np.uint8) for length in (3, 0, 5)]
+    of_bytes = {"data": images, "dtype": h5py.vlen_dtype(np.uint8)}
+    published(tmp_path / "val", images=of_bytes, labels=np.array([2, 0, 65535], np.uint16))
+    records = RecordSet.open(tmp_path, validation_folder(tmp_path))
+    read = RecordReader(records).read(0, 1, 2)
+    assert [image.tolist() for image in read.images] == [[], [0, 1, 2, 3, 4]] and read.labels[1] == 65535
+
+
+PIXELS = images_of(np.arange(2))
+
+
+@pytest.mark.parametrize(
+    ("datasets", "words"),
+    [
+        ({"images": PIXELS.astype(np.float32), "labels": [0, 1]}, "float32 .* normalised.*create_records"),
+        ({"images": PIXELS.reshape(2, -1), "labels": [0, 1], "heights": [4, 4]}, "heights and"),
+        ({"images": PIXELS.transpose(0, 3, 1, 2), "labels": [0, 1]}, r"not uint8 \(N, H, W, 3\)"),
+        ({"images": PIXELS, "labels": [0]}, "`labels` is int64"),
+        ({"images": PIXELS}, "the file holds images"),
+        ({"images": PIXELS, "labels": [0, -1]}, "has the label -1"),
+        ({"images/1": PIXELS, "labels": [0, 1]}, "the file holds images, labels"),
+        ({"encoded": PIXELS, "labels": [0, 1]}, "the file holds encoded, labels"),
+    ],
+)  # fmt: skip
+def test_layouts_that_are_not_read_are_refused_with_the_remedy(tmp_path, datasets, words):
+    published(tmp_path / "train", **datasets)
+    with pytest.raises(MillraceError, match=words):
+        RecordSet.open(tmp_path)
+
+
+def test_a_length_file_that_is_missing_is_counted_and_one_that_is_wrong_is_refused(tmp_path):
+    published(tmp_path / "train", images=PIXELS, labels=[0, 1])
+    assert RecordSet.open(tmp_path).lengths.tolist() == [2]
+    np.save(tmp_path / "train/length.npy", [3])
+    with pytest.raises(MillraceError, match=r"length.npy: says \[3\]..., the files hold \[2\]"):
+        RecordSet.open(tmp_path)
+
+
+def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
+    for folder, labels in (("train", [0, 1]), ("val", [1002, 1003])):
+        published(tmp_path / folder, images=PIXELS, labels=labels)
+    with pytest.raises(MillraceError, match=r"share no label \(0 to 1 and 1002 to 1003\)"):
+        check_classes(RecordSet.open(tmp_path), RecordSet.open(tmp_path, "val"))
+    published(tmp_path / "val", images=PIXELS, labels=[1, 2])
+    with pytest.raises(MillraceError, match="labels of val go up to 2, train has 2"):
+        check_classes(RecordSet.open(tmp_path), RecordSet.open(tmp_path, "val"))
+
+
+def test_our_own_files_without_their_index_are_not_finished(tmp_path):
+    (write_set(tmp_path, [2, 2]).folder / "records.json").unlink()
+    with pytest.raises(MillraceError, match="is missing: these records are not finished"):
+        RecordSet.open(tmp_path)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_file_that_was_replaced_is_refused(tmp_path, size):
+    records = write_set(tmp_path, [4, 4])
+    write_records(records.path(1), images_of(np.arange(size)), [0] * size, range(size))
+    with pytest.raises(MillraceError, match="the index says 4 records"):
+        RecordReader(records).read(1, 0, 1)
+    write_records(records.path(1), images_of(np.arange(4)), [9] * 4, range(4))
+    with pytest.raises(MillraceError, match="labels from 9 to 9, of 3 classes"):
+        RecordReader(records).read(1, 0, 1)
+
+
+def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):
+    records = write_set(tmp_path, [400])
+    reader = RecordReader(records)
+    reader.read(0, 0, 1)
+    with open(records.path(0), "r+b") as handle:
+        handle.truncate(3000)
+    with pytest.raises(MillraceError, match="ends before its records"):
+        reader.read(0, 390, 10)
+    with pytest.raises(MillraceError, match="damaged since it was made"):
+        RecordReader(records).read(0, 390, 10)
+
+
+def test_the_digest_of_ids_counts_each_and_ignores_order_and_blocks():
+    digest = multiset_digest([np.arange(5), np.arange(5, 9)])
+    assert multiset_digest([np.arange(9)[::-1]]) == digest
+    for others in ([0, 0, *range(2, 9)], range(8), [*range(9), 8]):
+        assert multiset_digest([np.array(others)]) != digest

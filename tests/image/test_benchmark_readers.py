@@ -1,0 +1,50 @@
+"""Readers of images measured on a small folder and its records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from millrace.common import jsonl
+from millrace.image import benchmark_readers
+from millrace.image.producer import shuffle
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_set import RecordSet
+from millrace.image.training import readers
+from tests.image.record_sets import write_set
+from tests.image.trees import write_picture
+
+FIXED = {"H5 fixed, on_group": 120, "H5 fixed, on_demand": 120}
+ENCODED = {"H5 encoded, on_group": 6, "H5 encoded, on_demand": 6}
+
+
+@pytest.mark.parametrize(
+    ("only", "images"),
+    [
+        ("h5", FIXED | ENCODED),
+        ("image_folder", {"image folder": 6}),
+        ("", {"image folder": 6} | FIXED | ENCODED),
+    ],
+)
+def test_each_reader_is_measured_warm_with_each_number_of_workers_and_cold(tmp_path, only, images):
+    for number in range(6):
+        for split in ("train", "val"):
+            write_picture(tmp_path / "images" / split / f"class {number % 2}" / f"{number}.png", number)
+    write_set(tmp_path / "records", [40, 41, 39])
+    page = tmp_path / "readers.html"
+    command = [f"--raw_data_dir={tmp_path / 'images'}", "--records", str(tmp_path / "records"), "--workers=0"]
+    assert benchmark_readers.main([*command, *([f"--only={only}"] if only else []), f"--output={page}"]) == 0
+    found = jsonl.read(page.with_suffix(".json"))
+    assert all(row["images_per_second"] > 0 and row["disk_bytes_per_image"] > 0 for row in found["readers"])
+    for state in ("warm", "cold"):
+        assert {row["reader"]: row["images"] for row in found["readers"] if row["state"] == state} == images
+    assert [row["order"] for row in found["shuffle"]] == ["K = 1", "K = 10", "K = 3", "full shuffle"]
+    assert "Image readers" in page.read_text() and len(list(tmp_path.iterdir())) == 4
+
+
+def test_the_order_of_an_epoch_is_the_one_that_the_producer_writes(tmp_path):
+    records = write_set(tmp_path, [5, 6, 4, 7])
+    shuffle.EpochMaker(records, tmp_path, 3, 9).make(2, lambda text: None)
+    made = RecordReader(RecordSet.open(tmp_path, "train_2"))
+    ids = np.concatenate([made.ids(file) for file in range(4)])
+    assert ids.tolist() == readers.epoch_order(records, 3, 9, 2).tolist()

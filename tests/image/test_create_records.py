@@ -1,0 +1,239 @@
+"""Image folders into record files, as the command line does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from millrace.common import cli, settings
+from millrace.image import create_records
+from millrace.image.records.dataset import HDF5Record
+from millrace.image.records.folder import read_tree
+from millrace.image.records.options import RecordOptions
+from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_set import RecordSet
+from tests.image.trees import odd_tree, picture, small_tree, write_picture
+
+
+def convert(raw: Path, out: Path, *flags: str, code: int = 0) -> Path:
+    argv = ["--raw_data_dir", str(raw), "--local_scratch_dir", str(out), "--threads", "2", *flags]
+    assert create_records.main(argv) == code
+    return out
+
+
+SMALL = ("--train-size", "8", "--val-resize", "8", "--val-size", "8", "--train-files", "4")
+
+
+def all_records(folder: Path) -> tuple[RecordSet, np.ndarray, np.ndarray, np.ndarray]:
+    """A set with the images, labels and ids of all its files."""
+    records = RecordSet.open(folder.parent, folder.name)
+    reader = RecordReader(records)
+    parts = [reader.read(file, 0, int(length)) for file, length in enumerate(records.lengths)]
+    images = [image for part in parts for image in part.images]
+    return records, images, *(np.concatenate([part[column] for part in parts]) for column in (1, 2))
+
+
+@pytest.mark.parametrize("raw", ["/nfs/home/Imagenet_ILSVRC2012/", "/nfs/home/Imagenet_ILSVRC2012"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--raw_data_dir={} --local_scratch_dir=D",
+        "--raw-data-dir={} --local-scratch-dir D/",
+        "--raw_data_dir {} --local-scratch-dir=D",
+    ],
+)
+def test_the_original_command_is_read_as_typed(words, raw):
+    args = create_records.make_parser().parse_args(cli.hyphenated(words.format(raw).split()))
+    assert args.raw_data_dir == Path("/nfs/home/Imagenet_ILSVRC2012") and args.local_scratch_dir == Path("D")
+    assert settings.from_args(RecordOptions, args) == RecordOptions()
+
+
+def test_val_is_what_imagefolder_with_resize_and_centre_crop_gives(tmp_path):
+    raw = odd_tree(tmp_path / "raw")
+    out = convert(raw, tmp_path / "out", "--val-files", "3")
+    classes = ["Gamma", "alpha", "beta", "nested"]
+    gamma = ["A.jpeg", "g.pgm", "u.JPG", "v.ppm", "w.tiff", "x.tIf", "y.Webp", "z.BMP", "ä ö.png"]
+    nested = ["m.png", "n/2.png", "n-1/1.png", "n/deep/3.png"]
+    beta = sorted(path.name for path in (raw / "val/beta").iterdir())
+    names = {
+        "Gamma": gamma,
+        "alpha": ["a png.JPEG", "bad exif.jpg", "turned 3.jpg", "turned 6.jpg"],
+        "beta": beta,
+        "nested": nested,
+    }
+    samples = [(f"{each}/{name}", label) for label, each in enumerate(classes) for name in names[each]]
+    assert [(row[0], row[3]) for row in read_tree(raw).rows["val"]] == samples
+
+    val = HDF5Record(f"{out}/val/")
+    assert val.classes == classes and val.class_to_idx == {name: label for label, name in enumerate(classes)}
+    assert val.targets == [label for _, label in samples] and len(val) == len(samples)
+    for (name, label), (image, target) in zip(samples, val, strict=True):
+        with Image.open(raw / "val" / name) as opened:
+            whole = opened.convert("RGB")
+        width, height = whole.size
+        size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+        whole = whole.resize(size, Image.BILINEAR)
+        left, top = (round((side - 224) / 2.0) for side in size)
+        assert np.array_equal(image, whole.crop((left, top, left + 224, top + 224))), name
+        assert target == label
+    ledger = json.loads((out / "val/ledger.json").read_text())
+    assert ledger["warnings"]["exif_orientation"] == 2 and ledger["warnings"]["PNG named .JPEG"] == 1
+    assert ledger["warnings"]["mode CMYK"] == 1
+
+
+def test_train_is_shuffled_by_the_seed_and_a_permutation_of_its_images(tmp_path):
+    raw = small_tree(tmp_path / "raw", train=7)
+    outs = [
+        convert(raw, tmp_path / name, *SMALL, "--seed", seed)
+        for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
+    ]
+    records, images, labels, ids = all_records(outs[0] / "train")
+    assert records.lengths.tolist() == np.load(outs[0] / "train/length.npy").tolist() == [6, 5, 5, 5]
+    assert [file.name for file in records.files][::3] == [
+        "train-00000-of-00004.h5",
+        "train-00003-of-00004.h5",
+    ]
+    assert sorted(ids) == list(range(21)) and np.bincount(labels).tolist() == records.counts == [7, 7, 7]
+    assert len({image.tobytes() for image in images}) == 21 and np.any(np.diff(labels) < 0)
+    same = [{path.name: path.read_bytes() for path in (out / "train").iterdir()} for out in outs]
+    assert same[0] == same[1] and same[0] != same[2]
+    val, _, labels, ids = all_records(outs[0] / "val")
+    assert np.all(np.diff(labels) >= 0) and ids.tolist() == list(range(6)) and val.classes == records.classes
+
+
+@pytest.mark.parametrize(
+    ("flags", "lengths"),
+    [
+        (("--train-files", "30"), [1] * 21),
+        (("--records-per-file", "8"), [7, 7, 7]),
+        (("--train-files", "2", "--shuffle", "0"), [11, 10]),
+    ],
+)
+def test_lengths_differ_by_one_at_most_and_no_file_is_empty(tmp_path, flags, lengths):
+    out = convert(small_tree(tmp_path / "raw", train=7), tmp_path / "out", *SMALL, *flags)
+    records, _, labels, _ = all_records(out / "train")
+    assert records.lengths.tolist() == lengths
+    assert ("--shuffle" in flags) == bool(np.all(np.diff(labels) >= 0))
+
+
+def test_encoded_records_are_the_files_bytes_and_are_decoded_when_read(tmp_path):
+    raw = tmp_path / "raw"
+    for split in ("train", "validation"):
+        write_picture(raw / split / "a/1.jpg", 1, orientation=6)
+        write_picture(raw / split / "b/2.png", 2)
+    out = convert(raw, tmp_path / "out", "--layout", "encoded", "--exif", "apply", "--val-files", "1")
+    _, images, _, _ = all_records(out / "validation")
+    assert images[0].tobytes() == (raw / "validation/a/1.jpg").read_bytes()
+    (turned, _), (other, _) = HDF5Record(out / "validation")
+    with Image.open(raw / "validation/a/1.jpg") as image:
+        assert np.array_equal(turned, np.rot90(image, -1)) and np.array_equal(other, picture(2))
+
+
+def damage(folder: Path) -> dict[str, str]:
+    """Damage five of the images; returns their names with the reasons."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))[::4]
+    cut = (folder / names[0]).read_bytes()
+    for name, content in zip(names, (cut[:-60], b"", b"no image at all", cut[:20]), strict=False):
+        (folder / name).write_bytes(content)
+    (folder / names[4]).unlink()
+    (folder / names[4]).symlink_to("nowhere.png")
+    return dict(zip(names, ("damaged", "empty", "no_image", "damaged", "unreadable"), strict=False))
+
+
+@pytest.mark.parametrize("shuffle", ["1", "0"])
+def test_damaged_images_are_listed_and_the_lengths_still_differ_by_one_at_most(tmp_path, shuffle):
+    raw = small_tree(tmp_path / "raw", train=7)
+    reasons = damage(raw / "train")
+    flags = (*SMALL, "--shuffle", shuffle, "--max-error-fraction")
+    assert not (convert(raw, tmp_path / "out", *flags, "0.1", code=1) / "train/records.json").exists()
+    out = convert(raw, tmp_path / "out", *flags, "0.5")
+    rejects = [json.loads(line) for line in (out / "train/rejects.jsonl").read_text().splitlines()]
+    assert {each["image"]: each["reason"] for each in rejects} == reasons and all(
+        each["detail"] for each in rejects
+    )
+    records, _, labels, ids = all_records(out / "train")
+    assert records.lengths.tolist() == [4] * 4 and sorted(ids) == list(range(16))
+    assert records.counts == np.bincount(labels).tolist()
+    before = {path: os.stat(path).st_mtime_ns for path in (out / "train").glob("*.h5")}
+    convert(raw, tmp_path / "out", *flags, "0.5")
+    assert {path: os.stat(path).st_mtime_ns for path in before} == before
+
+
+def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_path):
+    raw = small_tree(tmp_path / "raw")
+    out = convert(raw, tmp_path / "out", *SMALL)
+    files = sorted((out / "train").glob("*.h5"))
+    expected = {path: path.read_bytes() for path in files}
+    files[0].unlink()
+    files[1].write_bytes(expected[files[1]][:100])
+    (out / "train/train-00000-of-00002.h5").write_bytes(b"somebody else's")
+    before = {path: os.stat(path).st_ino for path in files[2:]}
+    convert(raw, tmp_path / "out", *SMALL)
+    assert {path: path.read_bytes() for path in files} == expected
+    assert {path: os.stat(path).st_ino for path in before} == before
+    convert(raw, tmp_path / "out", *SMALL, "--train-files", "3")
+    names = {path.name for path in (out / "train").glob("*.h5")}
+    assert names == {f"train-0000{number}-of-00003.h5" for number in range(3)} | {"train-00000-of-00002.h5"}
+
+
+def flat(raw: Path, lines: list[str], place: str = "") -> Path:
+    """A val without class folders."""
+    small_tree(raw, val=0)
+    for number in range(1, 5):
+        write_picture(raw / f"val/ILSVRC2012_val_0000000{number}.JPEG", number)
+    if lines:
+        (raw / place / "synset_labels.txt").write_text("\n".join(lines))
+    return raw
+
+
+@pytest.mark.parametrize("place", ["", "val"])
+def test_a_flat_val_gets_its_classes_from_the_labels_file(tmp_path, place):
+    tree = read_tree(flat(tmp_path, ["class 2", "class 0", "class 2", "class 1", ""], place))
+    assert [row[0][-6] for row in tree.rows["val"]] == ["2", "4", "1", "3"]
+    assert [row[3] for row in tree.rows["val"]] == [0, 1, 2, 2]
+
+
+def vacant(raw: Path) -> None:
+    (raw / "train/vacant").mkdir()
+
+
+def both(raw: Path) -> None:
+    (raw / "validation").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda raw: flat(raw, ["a", "b"]), "synset_labels.txt: 2 lines for 4 images"),
+        (lambda raw: flat(raw, []), "4 images that lie in no class. Bring synset_labels.txt"),
+        (lambda raw: vacant(small_tree(raw)), "classes without images: vacant .1 of 4.. .*allow_empty"),
+        (lambda raw: both(small_tree(raw)), "holds val/ and validation/"),
+        (lambda raw: small_tree(raw, val=0), "holds no train/ or no val/"),
+        (lambda raw: write_picture(small_tree(raw) / "train/class 0/a\nb.png"), "holds a line break"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_no_image_folder_is_refused(tmp_path, capsys, make, words):
+    make(tmp_path / "raw")
+    convert(tmp_path / "raw", tmp_path / "out", code=1)
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is_a_choice(tmp_path, capsys):
+    raw = small_tree(tmp_path / "raw", classes=2)
+    write_picture(raw / "train/only train/1.png", size=(8, 8))
+    write_picture(raw / "val/a class/1.png", size=(8, 8))
+    vacant(raw)
+    out = convert(raw, tmp_path / "out", *SMALL, "--allow_empty", "1")
+    said = capsys.readouterr().err
+    assert "1 of 5 classes not in train/: a class" in said
+    assert "2 of 5 classes not in val/: only train, vacant" in said
+    classes = ["a class", "class 0", "class 1", "only train", "vacant"]
+    for split in ("train", "val"):
+        assert RecordSet.open(out, split).classes == classes
+    assert RecordSet.open(out, "train").counts == [0, 10, 10, 1]

@@ -1,0 +1,129 @@
+"""The workflow's way: partitions of the sources, their conversion, and the index."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from millrace.common.workflow import sources as workflow_sources
+from millrace.common.workflow.sources import Sources, SourcesMissing
+from millrace.image import create_records, merge_records, sources
+from millrace.image.inputs import PARTITIONS
+from millrace.image.records.options import RecordOptions
+from tests.image.test_create_records import SMALL, all_records, convert, damage
+from tests.image.trees import small_tree, write_picture
+
+OPTIONS = {"train_size": 8, "val_resize": 8, "val_size": 8, "train_files": 4}
+
+
+def parse(raw: str = "raw", **options: object) -> Sources:
+    """What a parse of the workflow finds in the current folder."""
+    records = dataclasses.asdict(RecordOptions(**{**OPTIONS, **options}))
+    settings = sources.Settings(raw, 14, records)
+    return workflow_sources.sync(sources.collect, settings, PARTITIONS)
+
+
+def build(max_error_fraction: str = "0.1", **options: object) -> Path:
+    """Parse, and run all jobs that a run would have; returns the records' folder."""
+    found, records = parse(**options), Path("results/image/records")
+    found.save()
+    for split, blocks in found.partitions.items():
+        for block in blocks:
+            partition, report = f"{PARTITIONS}/{block}.json", f"{records}/partitions/{block}.json"
+            argv = ["--partition", partition, "--local-scratch-dir", str(records), "--report", report]
+            assert create_records.main(argv) == 0
+        argv = ["--split", f"{PARTITIONS}/splits/{split}.json", "--partitions-dir", PARTITIONS]
+        argv += ["--index", f"{records}/{split}/records.json", "--max-error-fraction", max_error_fraction]
+        assert merge_records.main(argv) == 0
+    return records
+
+
+def digests(folder: Path, pattern: str) -> dict[str, tuple[str, int]]:
+    return {
+        path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), os.stat(path).st_mtime_ns)
+        for path in sorted(folder.glob(pattern))
+    }
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return small_tree(tmp_path / "raw", train=7)
+
+
+def test_partitions_give_the_bytes_of_the_command_and_a_report_of_damaged_images(raw, tmp_path):
+    reasons = damage(raw / "train")
+    build("0.5", train_files=2)
+    records = build("0.5")
+    assert parse().partitions == {"train": ["train-00000", "train-00001"], "val": ["val-00000"]}
+    by_hand = convert(raw, tmp_path / "hand", *SMALL, "--max-error-fraction", "0.5")
+    for split in ("train", "val"):
+        one, two = (
+            {path.name: path.read_bytes() for path in (folder / split).iterdir()}
+            for folder in (records, by_hand)
+        )
+        assert one == two
+    report = [json.loads(path.read_text()) for path in sorted((records / "partitions").glob("train-*.json"))]
+    assert {name for each in report for file in each.values() for name, *_ in file["rejects"]} == set(reasons)
+
+
+def test_a_parse_writes_only_what_has_changed_and_says_it(raw):
+    assert parse().changes == "27 images new -> 3 of 3 partitions and the index"
+    build()  # of the order that the parse before has given
+    assert Path(PARTITIONS, "index/train.txt").exists()
+    before = digests(Path(PARTITIONS), "*.json")
+    assert parse().changes == "" and digests(Path(PARTITIONS), "*.json") == before
+    write_picture(raw / "train/class 0/000.png", 99, size=(8, 8))
+    write_picture(raw / "train/class 9/new.png", 98, size=(8, 8))
+    (raw / "val/class 1/001.png").unlink()
+    write_picture(raw / "val/class 9/new.png", 97, size=(8, 8))
+    changes = parse().changes
+    assert changes.startswith("1 image changed (000.png: replaced), 2 new (") and "1 gone" in changes
+
+
+@pytest.mark.parametrize(
+    ("change", "rewritten", "total"),
+    [
+        (lambda train: write_picture(train / "class 0/000.png", 99, size=(8, 8)), 1, 21),
+        (lambda train: write_picture(train / "class 2/new.png", 99, size=(8, 8)), 1, 22),
+        (lambda train: (train / "class 1/004.png").unlink(), 2, 20),
+        (lambda train: (train / "class 1/004.png").rename(train / "class 1/zz.png"), 1, 21),
+    ],
+    ids=["replaced", "added", "removed", "renamed"],
+)
+def test_few_files_are_written_again_when_an_image_changes(raw, change, rewritten, total):
+    before = digests(build() / "train", "*.h5")
+    change(raw / "train")
+    after = digests(build() / "train", "*.h5")
+    assert sum(after[name] != before[name] for name in before) <= rewritten
+    records, images, _, ids = all_records(Path("results/image/records/train"))
+    assert sorted(ids) == list(range(total)) and max(records.lengths) - min(records.lengths) <= 1
+    assert len({image.tobytes() for image in images}) == total
+
+
+def test_an_order_is_a_draft_until_a_run_has_started(raw, tmp_path):
+    parse()
+    write_picture(raw / "train/class 0/aaa.png", 99, size=(8, 8))
+    as_new = digests(build() / "train", "*.h5")
+    assert {name: each[0] for name, each in as_new.items()} == {
+        name: each[0]
+        for name, each in digests(convert(raw, tmp_path / "hand", *SMALL) / "train", "*.h5").items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "pristine", "words"),
+    [
+        ("resources/image/demo", True, "no images at resources/image/demo"),
+        ("nowhere", False, "image.raw_data_dir: nowhere does not exist; expected there: train/<class>/"),
+        ("raw/train", False, "set it to raw"),
+    ],
+)
+def test_a_folder_without_images_is_a_hint_only_if_it_is_the_demos(raw, place, pristine, words):
+    missing = parse(place).missing
+    assert isinstance(missing, SourcesMissing) and missing.pristine == pristine and words in missing.text

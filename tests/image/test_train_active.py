@@ -1,0 +1,255 @@
+"""Training beside a producer: the commands as typed, their end, lines, kills, colours, refusals."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import torch
+
+from millrace.common import cli, jsonl
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE
+from millrace.image import train_active
+from millrace.image.producer.sentry import Pointers
+from millrace.image.records.record_file import multiset_digest
+from millrace.image.records.record_set import RecordSet, file_name
+from tests.image.record_sets import write_records
+
+ROOT = Path(__file__).parents[2]
+RECORDS, FILES = 120, 6
+FORK = multiprocessing.get_context("fork")
+TIMES = ["--beat=0.1", "--dead-after=60", "--wait-limit=600"]
+SMALL = ["-a", "resnet_small", "-b", "24", "--lr", "0.02", "--augment", "none", "--device", "cpu", *TIMES]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As the rules set it; forked children then need no thread pool of their parent."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def write_colours(root: Path, split: str, records: int, files: int, swapped: bool = False) -> None:
+    """Images of 8 x 8 noise: class 0 has more red, class 1 as much more blue; nothing else differs."""
+    draw, parts = np.random.default_rng(len(split)), []
+    labels = draw.permutation(records) % 2
+    images = draw.integers(60, 190, (records, 8, 8, 1), np.uint8).repeat(3, axis=3)
+    for label, channel in ((0, 0), (1, 2)):
+        images[labels == label, ..., 2 - channel if swapped else channel] += 60
+    for number, ids in enumerate(np.array_split(np.arange(records), files)):
+        path = root / split / file_name(split, number, files)
+        parts.append(write_records(path, images[ids], labels[ids], ids))
+    digest, counts = multiset_digest([np.arange(records)]), np.bincount(labels).tolist()
+    RecordSet(root / split, split, ["blue", "red"], parts, counts, size=(8, 8), ids_digest=digest).write()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    root = tmp_path_factory.mktemp("written")
+    write_colours(root, "train", RECORDS, FILES)
+    write_colours(root, "val", 31, 2)
+    return root
+
+
+@pytest.fixture
+def data(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "data")
+
+
+def producer(data: Path, *flags: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "millrace.image.create_epochs", f"--raw_data_dir={data}"]
+    command += [f"--local_scratch_dir={data}", "--shuffle_pool=4", *flags, *TIMES]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": f"{ROOT}/scripts"})
+
+
+def epochs_made(data: Path, names: set[str], ended: threading.Event) -> None:
+    """Note the folders of epochs that appear, every 10 ms."""
+    while not ended.wait(0.01):
+        names |= {path.name for path in data.glob("train_*")}
+
+
+def start_later(data: Path, sides: list[subprocess.Popen]) -> None:
+    """Start a producer when the trainer waits for it."""
+    while (beat := Pointers(data).beat("trainer")) is None or "waits for epoch 1" not in beat.activity:
+        time.sleep(0.05)
+    sides.append(producer(data))
+
+
+def lines(run: Path, event: str) -> list[dict]:
+    rows = [orjson.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    return [row for row in rows if row["event"] == event]
+
+
+def test_both_sides_come_to_their_end_if_the_trainer_starts_first(data, tmp_path, capsys):
+    names, ended, sides = set(), threading.Event(), []
+    watcher = threading.Thread(target=epochs_made, args=(data, names, ended))
+    watcher.start()
+    threading.Thread(target=start_later, args=(data, sides), daemon=True).start()
+    run = tmp_path / "run"
+    command = [*SMALL, "-j", "1", "--epochs", "5", "-p", "2", "--output-dir", str(run), str(data)]
+    assert train_active.main(command) == 0
+    assert sides[0].wait(600) == 0
+    ended.set()
+    watcher.join()
+
+    assert names == {"train_1", "train_2", "train_3", "train_4"} and not list(data.glob("train_*"))
+    assert [row["epoch_samples"] for row in lines(run, "epoch")] == [RECORDS] * 5
+    assert len(lines(run, "eval")) == 5
+    text = r"Epoch: \[4\]\[4/5\]\tTime {0}\tData {0}\tLoss \S+ \(\S+\)\tAcc@1 {0}\tAcc@5 {0}"
+    log = capsys.readouterr().err
+    assert re.search(text.replace("{0}", r" *\d+\.\d+ \( *\d+\.\d+\)"), log)
+    assert len(re.findall(r" \* Acc@1 \d+\.\d{3} Acc@5 100\.000", log)) == 5
+    assert "waiting for epoch 1" in log and "millrace.image.create_epochs" in log
+    summary = jsonl.read(run / "metrics.json")
+    assert summary["best"]["acc1"] == max(row["metrics"]["acc1"] for row in lines(run, "eval"))
+    assert {path.name for path in (run / "checkpoints").iterdir()} > {"best", "last"}
+    assert "the records of one file are spread over 67 (55.6%)" in (run / "report.html").read_text()
+
+
+def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_channels(data, tmp_path, capsys):
+    command, one, two = [*SMALL, "-j", "0", str(data)], str(tmp_path / "one"), str(tmp_path / "two")
+    child = [*command, "--producer", "child", "--epochs"]
+    assert train_active.main([*child, "2", "--output-dir", one]) == 0
+    assert lines(tmp_path / "one", "eval")[-1]["metrics"]["acc1"] == 100
+    # Its epoch 1 was removed, and is made again.
+    assert train_active.main([*child, "2", "--resume", one, "--start-epoch", "1", "--output-dir", two]) == 0
+    assert [row["epoch"] for row in lines(tmp_path / "two", "epoch")] == [1]
+    write_colours(data, "val", 31, 2, swapped=True)
+    capsys.readouterr()
+    assert train_active.main([*command, "-e", "--output-dir", one]) == 0
+    assert " * Acc@1 0.000 Acc@5 100.000" in capsys.readouterr().err
+
+
+def rank_of(rank: int, port: int, command: list[str]) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    raise SystemExit(train_active.main(command))
+
+
+def start_ranks(command: list[str]) -> list[multiprocessing.Process]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [FORK.Process(target=rank_of, args=(rank, port, command)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    return ranks
+
+
+def test_each_record_is_consumed_once_an_epoch_by_two_ranks_whoever_is_killed(data, tmp_path):
+    run = tmp_path / "run"
+    command = [*SMALL, "-j", "2", "--epochs", "4", "--save-steps", "2", "--log-ids", "1"]
+    command += ["--output-dir", str(run), str(data)]
+    log, side = run / "sample_ids.0.jsonl", producer(data)
+    while Pointers(data).beat("producer") is None:  # it waits for a trainer
+        time.sleep(0.02)
+    for lines_written, killed in ((4, "rank and producer"), (11, "producer")):
+        ranks = start_ranks(command)
+        while not log.exists() or log.read_bytes().count(b"\n") < lines_written:
+            assert all(process.is_alive() for process in ranks)
+            time.sleep(0.002)
+        for process in [side, *(ranks[1:] if killed != "producer" else ())]:
+            os.kill(process.pid, signal.SIGKILL)
+        side.wait()
+        side = producer(data)  # the trainer waits for it
+        for process in ranks:
+            process.join(600)
+        assert (ranks[0].exitcode == 0) == (killed == "producer")
+    assert side.wait(600) == 0 and not list(data.glob("train_*"))
+    logs = [(run / f"sample_ids.{rank}.jsonl").read_bytes() for rank in range(2)]
+    read = [orjson.loads(line) for log in logs for line in log.splitlines()]
+    for epoch in range(4):
+        ids = [number for row in read if row["epoch"] == epoch for number in row["ids"]]
+        assert sorted(ids) == list(range(RECORDS)), f"epoch {epoch}"
+
+
+def test_sigterm_ends_trainer_and_child_in_order_and_the_same_command_goes_on(data, tmp_path):
+    run = tmp_path / "run"
+    command = [*SMALL, "-j", "1", "--epochs", "40", "--start-epoch", "1", "--producer", "child"]
+    command += ["--output-dir", str(run), str(data)]
+    child = FORK.Process(target=lambda: sys.exit(train_active.main(command)))
+    child.start()
+    while not (run / "metrics.jsonl").exists() or not lines(run, "epoch"):
+        assert child.is_alive()
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGTERM)
+    child.join(600)
+    assert child.exitcode == REQUEUE_EXIT_CODE
+    sides = [Pointers(data).beat(side) for side in ("trainer", "producer")]
+    assert [side.is_working for side in sides] == [False, False]
+    assert "was stopped" in sides[0].activity and not list(data.glob(".train_*"))
+    done = len(lines(run, "epoch"))
+    command[command.index("40")] = str(done + 2)
+    assert train_active.main(command) == 0
+    assert [row["epoch"] for row in lines(run, "epoch")] == list(range(1, done + 2))
+
+
+def test_a_producer_that_never_comes_is_named_with_its_command_and_an_exit_code(data, tmp_path, capsys):
+    command = [
+        *SMALL,
+        "--wait-limit",
+        "0.5",
+        "-j",
+        "0",
+        "--epochs",
+        "2",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    assert train_active.main([*command, str(data)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "epoch 1" in last and "no producer has started" in last
+    assert f"python -m millrace.image.create_epochs --raw_data_dir={data}" in last
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (
+            "-a resnet50 -j 1 --epochs 5 D",
+            {"arch": "resnet50", "workers": 1, "epochs": 5, "producer": "none"},
+        ),
+        (
+            "D",
+            {"arch": "resnet18", "workers": 4, "epochs": 90, "batch_size": 256, "lr": 0.1, "momentum": 0.9},
+        ),
+        ("D", {"weight_decay": 1e-4, "print_freq": 10, "decay_epochs": 30, "data": "D"}),
+        ("-b 8 --wd 1e-3 -p 3 --learning_rate=0.2 D", {"batch_size": 8, "weight_decay": 1e-3, "lr": 0.2}),
+        ("--start-epoch 1 --resume x -e --seed 1 D", {"start_epoch": 1, "resume": "x", "evaluate": True}),
+    ],
+)
+def test_flags_are_those_of_pytorchs_imagenet_example_as_typed_there(typed, expected):
+    args = vars(train_active.make_parser().parse_args(cli.hyphenated(shlex.split(typed))))
+    assert {name: args[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        *(("--" + name, "launch --standalone") for name in ("gpu 0", "world-size=2", "rank 0")),
+        *(("--" + name, "torchrun") for name in ("dist_url=tcp", "multiprocessing-distributed")),
+        ("--pretrained", "Weights are random here"),
+        ("--resume nowhere", "holds no checkpoint of Millrace"),
+        ("--image-size 9", "--image-size 9 is more than the records' 8 pixels"),
+        ("--epochs 2 --start-epoch 2", "leaves nothing to train"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_remedy(data, tmp_path, capsys, flags, words):
+    command = [*SMALL, "--output-dir", str(tmp_path / "run"), *flags.split(), str(data)]
+    assert train_active.main(command) == 1
+    assert words in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,87 @@
+"""Batches of records: crops by address, damaged images, the boundary to the model."""
+
+from __future__ import annotations
+
+import io
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from millrace.common.errors import MillraceError
+from millrace.common.loading.loader import BatchLoader
+from millrace.image.records.record_set import RecordSet
+from millrace.image.training.augment import random_crops
+from millrace.image.training.batches import RecordBatches, normalised
+from millrace.image.training.plan import BlockPlan, Shape
+from tests.image.record_sets import write_records, write_set
+from tests.image.trees import picture
+
+
+def batches(records: RecordSet, size: int, workers: int, epoch: int = 0, augment: str = "crop_flip"):
+    dataset = RecordBatches(records, records.folder.parent, size, 12, augment, 1)
+    dataset.plan = BlockPlan(len(records), 1, {1: Shape(6, max(workers, 1), 2)}, epoch)
+    loader = BatchLoader(dataset, workers, max_bad_fraction=0.5)
+    parts = list(loader)
+    loader.close()
+    order = np.argsort(np.concatenate([part.ids for part in parts]))
+    images = np.concatenate([part.images.numpy() for part in parts])[order]
+    return images, np.concatenate([part.labels.numpy() for part in parts])[order], loader.bad
+
+
+def encoded(image: Image.Image) -> np.ndarray:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG")
+    return np.frombuffer(buffer.getvalue(), np.uint8)
+
+
+def test_a_record_is_cropped_the_same_by_any_worker_and_differently_in_the_next_epoch(tmp_path):
+    records = write_set(tmp_path, [9, 8])
+    first, labels, _ = batches(records, 5, workers=0)
+    assert np.array_equal(batches(records, 5, workers=2)[0], first)
+    assert labels.tolist() == [number % 3 for number in range(17)]
+    # Every pixel holds the id: red its low byte.
+    assert first[:, 2, 2, 0].tolist() == list(range(17)) and (first[..., 2] == 7).all()
+
+
+def test_crops_are_random_resized_crops():
+    sizes = np.tile([256, 200], (4000, 1))
+    boxes, flips = random_crops(1, 2, np.arange(4000), sizes)
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    share, ratio = width * height / (256 * 200), width / height
+    assert boxes.min() >= 0 and boxes[:, 2].max() <= 256 and boxes[:, 3].max() <= 200
+    assert 0.075 < share.min() < 0.1 and share.max() > 0.9 and 0.4 < share.mean() < 0.55
+    assert ratio.min() > 0.73 and ratio.max() < 1.36
+    assert abs(flips.mean() - 0.5) < 0.03
+    assert (random_crops(1, 2, np.array([7]), sizes[:1])[0] == boxes[7]).all()
+    assert (random_crops(1, 3, np.array([7]), sizes[:1])[0] != boxes[7]).any()
+    # Too long an image is cropped in its middle.
+    assert random_crops(1, 0, np.arange(1), np.array([[5000, 20]]))[0].tolist() == [[2486, 0, 2513, 20]]
+
+
+def test_encoded_records_are_decoded_while_reading_and_damaged_ones_left_out(tmp_path):
+    images = [encoded(picture(number, (90, 60))) for number in range(7)]
+    images[3] = images[3][:40]
+    place = tmp_path / "train" / "train-00000-of-00001.h5"
+    RecordSet(
+        place.parent, "train", ["a"], [write_records(place, images, [0] * 7, range(7))], [7], "encoded"
+    ).write()
+    records = RecordSet.open(tmp_path)
+    val, _, bad = batches(records, 28, 0, augment="none")
+    first = Image.open(io.BytesIO(images[0])).resize((48, 32), Image.Resampling.BILINEAR)
+    assert val.shape == (6, 28, 28, 3) and np.array_equal(val[0], np.asarray(first)[2:30, 10:38])
+    assert bad.count == 1 and "train-00000-of-00001.h5, record 3" in bad.examples[0].message
+    shutil.copytree(place.parent, tmp_path / "train_1")
+    one, two = (batches(records, 28, 0, epoch)[0] for epoch in (0, 1))
+    assert (one != two).any()
+
+
+def test_the_model_sees_scaled_rgb_channels_first_and_nothing_else():
+    image = torch.tensor([255, 0, 51], dtype=torch.uint8).expand(2, 4, 4, 3)
+    expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, (0.2 - 0.406) / 0.225]
+    assert normalised(image)[1, :, 2, 3].tolist() == pytest.approx(expected, abs=1e-6)
+    for other in (torch.zeros(2, 4, 4, 3), torch.zeros(2, 3, 8, 8, dtype=torch.uint8)):
+        with pytest.raises(MillraceError, match=r"not uint8 \(n, height, width, 3\)"):
+            normalised(other)

@@ -1,0 +1,237 @@
+"""Records of the JSONL, pointers from other machines, splits, coverage, and the original script's index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.music.features.metadata import Record, place_records, read_metadata
+from millrace.music.features.old_index import read_old_index, write_old_index
+from millrace.music.features.roots import Root, split_name
+from millrace.music.features.splits import coverage, read_split, write_filtered
+from millrace.music.features.track import Contract
+from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, scanned, write_mm
+
+WATCH = "https://www.youtube.com/watch?v="
+
+
+def write_lines(path: Path, *lines: object) -> Path:
+    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
+    return path
+
+
+def version(*ids: str) -> dict:
+    return {"version_id": "V-1", "youtube_video": [{"url": WATCH + each, "match_type": 0} for each in ids]}
+
+
+def test_lines_of_cliques_and_of_tracks_are_read_with_all_names(tmp_path):
+    path = write_lines(
+        tmp_path / "a.jsonl",
+        {"clique_id": "C-1", "versions": [version("-aaaaaaaaaa", "_bbbbbbbbbb"), {"version_id": "V-2"}]},
+        {"clique_id": "C-2", "versions": [{"tracks": [version("xABcABcABcA"), version("xabcabcabca")]}]},
+        {"youtube_id": "one", "h5_chunk": "c.h5", "h5_key": "/one/cqt", "hop_s": 0.02, "shape": [84, 10]},
+        {"ytid": "two", "h5_file": 3, "cqt_mm_path": None, "hoplen_s": 0.1, "cqt_shape": [10, 84]},
+        {"youtubeId": "three", "cqt_mm_path": "th/three.mm", "frame_hop_s": 1, "h5_key": None},
+        {"youtube_id": "four", "mm_path": "", "h5_chunk": None},
+    )
+    metadata = read_metadata(path)
+    cliques = {"-aaaaaaaaaa", "_bbbbbbbbbb", "xABcABcABcA", "xabcabcabca"}
+    assert metadata.ids == cliques | {"one", "two", "three", "four"} and metadata.note == ""
+    assert metadata.records == {
+        "one": Record("one", "c.h5", "one/cqt", None, 0.02, [84, 10]),
+        "two": Record("two", 3, None, None, 0.1, [10, 84]),
+        "three": Record("three", None, None, "th/three.mm", 1),
+    }
+    assert dict(metadata.counts) == {"lines": 6, "cliques": 2, "versions": 2, "versions_without_video": 1}
+
+
+def test_broken_lines_are_counted_with_their_numbers(tmp_path):
+    path = write_lines(
+        tmp_path / "a.jsonl",
+        {"youtube_id": "one", "h5_chunk": 1},
+        b'{"youtube_id": "cut", "h5_',
+        b"\xff\xfe\x00",
+        b"",
+        {"artist": "nobody"},
+        [1],
+        {"youtube_id": "two", "hop_s": "0.02", "shape": [84], "h5_chunk": 1},
+        {"youtube_id": "one", "h5_chunk": 2, "h5_key": "k"},
+        {"youtube_id": "three", "h5_chunk": [1], "h5_key": 7, "mm_path": {}},
+    )
+    metadata = read_metadata(path)
+    assert [(row["line"], row["reason"]) for row in metadata.problems] == [
+        *((2, "broken_line"), (3, "broken_line"), (5, "no_id"), (6, "no_id")),
+        *((7, "bad_hop"), (7, "bad_shape"), (8, "duplicate_id")),
+        *((9, "bad_h5"), (9, "bad_key"), (9, "bad_mm")),
+    ]
+    assert metadata.records["one"] == Record("one", 2, "k")
+
+
+@pytest.mark.parametrize(
+    "name, other",
+    [
+        ("Discogs-VI-20240701.jsonl", "Discogs-VI-YT-20240701.jsonl"),
+        ("mine.jsonl", "Discogs-VI-YT-<date>.jsonl"),
+    ],
+)
+def test_a_jsonl_without_video_ids_names_the_file_that_has_them(tmp_path, name, other):
+    path = write_lines(tmp_path / name, {"clique_id": "C-1", "versions": [{"version_id": "V-1"}]})
+    assert (
+        f"1 cliques, no video ids. The ids are those of the splits; {other} and" in read_metadata(path).note
+    )
+
+
+@pytest.mark.parametrize(
+    "pointer, file",
+    [
+        ("discogs_vi_chunk_00001.h5", "discogs_vi_chunk_00001.h5"),
+        ("../../discogs-vi-h5-rechunked/discogs_vi_chunk_00001.h5", "discogs_vi_chunk_00001.h5"),
+        (r"D:\data\discogs\discogs_vi_chunk_00001.h5", "discogs_vi_chunk_00001.h5"),
+        (r"C:/gone/part/discogs_vi_chunk_00002.h5", "part/discogs_vi_chunk_00002.h5"),
+        ("/dead/part\\discogs_vi_chunk_00002.h5", "part/discogs_vi_chunk_00002.h5"),
+        (1, "discogs_vi_chunk_00001.h5"),
+        ("00001", "discogs_vi_chunk_00001.h5"),
+        (7, None),
+        ("discogs_vi_chunk_00009.h5", None),
+        ("DISCOGS_vi_chunk_00001.h5", None),
+    ],
+)
+def test_pointers_of_any_machine_lead_below_the_root(tmp_path, pointer, file):
+    (tmp_path / "part").mkdir()
+    for name in ("discogs_vi_chunk_00001.h5", "part/discogs_vi_chunk_00002.h5", "a_3.h5", "b_03.h5"):
+        (tmp_path / name).touch()
+    assert Root(tmp_path).chunk(pointer) == file
+    with pytest.raises(MillraceError, match=r"chunk 3 may be a_3\.h5 or b_03\.h5"):
+        Root(tmp_path).chunk(3)
+
+
+@pytest.mark.parametrize("base", ["", "cqt", "magnitude_cqt/cqt", "Discogs-VI-20240701/magnitude_cqt/cqt"])
+def test_folders_of_mm_files_are_found_in_the_published_places(tmp_path, base):
+    for folder in ("-a", "AB", "ab", "logs"):
+        (tmp_path / base / folder).mkdir(parents=True)
+    folders = Root(tmp_path).mm_folders()
+    assert folders == [f"{base}/{name}".lstrip("/") for name in ("-a", "AB", "ab")]
+
+
+def test_records_go_where_their_pointers_lead_and_wrong_ones_are_named(tmp_path):
+    (tmp_path / "a_1.h5").touch()
+    write_mm(tmp_path, "abcdefghijk", cqt(1))
+    records = [
+        Record("abcdefghijk", h5=1, mm=r"E:\cqt\ab\abcdefghijk.mm"),
+        Record("ab_no_mm___", shape=[84, 5]),
+        Record("lost_______", h5="b.h5", mm="lo/lost_______.mm"),
+    ]
+    places, wrong = place_records(records, Root(tmp_path), Root(tmp_path))
+    assert places == {
+        "a_1.h5": [Record("abcdefghijk", h5="a_1.h5")],
+        "ab": [Record("abcdefghijk", mm="ab/abcdefghijk.mm"), Record("ab_no_mm___", shape=[84, 5])],
+    }
+    assert [(row["id"], row["problem"].split(" is ")[0]) for row in wrong] == [
+        ("lost_______", "h5_chunk 'b.h5'"),
+        ("lost_______", "mm_path 'lo/lost_______.mm'"),
+    ]
+
+
+def write_split(path: Path, cliques: dict[str, list[str]]) -> Path:
+    content = {
+        clique: [
+            {"version_id": f"V-{n}", "track_title": "Ä", "youtube_id": each} for n, each in enumerate(ids)
+        ]
+        for clique, ids in cliques.items()
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def aligned(cliques: dict, present: set[str]) -> dict:
+    """What MTG's align_to_official_splits.py leaves of a split."""
+    rest = {c: [v for v in versions if v["youtube_id"] in present] for c, versions in cliques.items()}
+    return {clique: versions for clique, versions in rest.items() if len(versions) >= 2}
+
+
+def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path):
+    ids = [f"{'-_aA'[n % 4]}{n:010d}" for n in range(12)]
+    for n, name in enumerate(ids[:10]):
+        values = cqt(n, 8000)
+        if n == 3:
+            values = np.clip(20 * np.log10(values / values.max()), -80, 0)
+        if n == 4:
+            values = values.reshape(-1, 20, 84).mean(1)
+        write_mm(tmp_path, name, values.astype("<f2"))
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ids[0], cqt(0, 9000), {"hop_s": 512 / 22050})
+    # One clique whole, one with a refused track, one left with one version, one of one video, one missing.
+    groups = [ids[:3], ids[3:7], [ids[7], ids[10]], [ids[8], ids[8]], [ids[11]]]
+    path = write_split(tmp_path / "Discogs-VI-YT-light.json.val", {f"C-{n}": g for n, g in enumerate(groups)})
+    folders = Root(tmp_path).mm_folders()
+    tracks = scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
+    index = indexed(tmp_path, h5=["a.h5"], mm=folders, contract=PUBLISHED)
+    split = read_split(path, "val")
+    refused = {track.id: track.refused for track in tracks if track.refused}
+    result, lost, filtered = coverage(split, index, refused)
+    present = {index.id(row) for row in range(len(index))}
+    assert present == {*ids[:3], *ids[5:10]}
+    written = write_filtered(split, filtered, tmp_path / "out")
+    assert written.name == "Discogs-VI-YT-light.json.val.filtered"
+    assert written.read_text() == json.dumps(aligned(json.loads(path.read_text()), present))
+    names = ("split", "versions", "versions_found", "versions_kept", "cliques", "cliques_found", "missing")
+    assert [result[name] for name in names] == ["valid", 12, 8, 7, 5, 3, 4]
+    assert result["sources"] == {"h5": 1, "mm": 5}
+    assert [row["clique"] for row in lost if "clique" in row] == ["C-2", "C-4"]
+    assert {row["id"]: row["reason"] for row in lost if "id" in row} == {
+        **{ids[3]: "decibel", ids[4]: "downsampled", ids[10]: "absent", ids[11]: "absent"}
+    }
+    assert result["hours"] == pytest.approx((9000 + 5 * 8000) * 512 / 22050 / 3600)
+    text = "valid: 3 cliques of at least 2 (60.0 %) and 7 versions (58.3 %) remain, 8 of 12 found, 0.3 h"
+    assert result["line"] == text
+
+
+@pytest.mark.parametrize(
+    "content, problem", [("[]", "not a split"), ("{", "cut off"), ('{"C": 1}', "not a split")]
+)
+def test_a_file_that_is_no_split_is_named(tmp_path, content, problem):
+    (tmp_path / "train.json").write_text(content)
+    with pytest.raises(MillraceError, match=rf"train\.json: {problem}"):
+        read_split(tmp_path / "train.json", "train")
+
+
+def test_splits_have_the_names_that_people_use():
+    assert [split_name(name) for name in ("valid", "val", "verify")] == ["valid", "valid", "test"]
+    with pytest.raises(MillraceError, match="no split is called dev"):
+        split_name("dev")
+
+
+def test_the_index_of_the_original_script_is_written_and_read_back(tmp_path):
+    import torch
+
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, "abcdefghijk", cqt(1), {"hop_s": 0.02})
+    write_mm(tmp_path, "abcdefghijk", cqt(2).T)
+    write_mm(tmp_path, "-_cdefghijk", cqt(3).T)
+    index = indexed(tmp_path, h5=["a.h5"], mm=["ab", "-_"])
+    write_old_index(tmp_path / "old.pt", index.path)
+    mapping = torch.load(tmp_path / "old.pt", weights_only=True)
+    common = {"hop_s": 0.02, "shape": [84, 1200]}
+    h5 = {"h5_file": "a.h5", "h5_key": "abcdefghijk/cqt"}
+    assert mapping == {
+        "abcdefghijk": {**h5, "mm_path": "ab/abcdefghijk.mm", **common},
+        "-_cdefghijk": {"mm_path": "-_/-_cdefghijk.mm", **common},
+    }
+    assert list(read_old_index(tmp_path / "old.pt")) == [
+        Record("-_cdefghijk", None, None, "-_/-_cdefghijk.mm", 0.02, [84, 1200]),
+        Record("abcdefghijk", "a.h5", "abcdefghijk/cqt", "ab/abcdefghijk.mm", 0.02, [84, 1200]),
+    ]
+    (tmp_path / "bad.pt").write_bytes(b"no pickle")
+    with pytest.raises(MillraceError, match=r"bad\.pt: not an index"):
+        list(read_old_index(tmp_path / "bad.pt"))
+
+
+def test_the_contract_says_how_stored_frames_make_the_models():
+    contract = Contract()
+    hops = {0.02: 5, 0.1: 1, 0.05: 2, 0.01: 10, 0.2: None, 512 / 22050: None}
+    assert {hop: contract.pooling(hop) for hop in hops} == hops

@@ -1,0 +1,299 @@
+"""What is found in HDF5 files and .mm folders, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.music.features.index import FeatureIndex, merge
+from millrace.music.features.metadata import Record
+from millrace.music.features.partition import build, read_partition, report
+from millrace.music.features.reader import WindowReader
+from millrace.music.features.track import PUBLISHED_HOP, Contract, read_tracks, write_tracks
+from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, number, scanned, write_mm
+
+ID = "abcdefghijk"
+
+
+def only(tracks):
+    (track,) = tracks
+    return track
+
+
+def averaged(values: np.ndarray, factor: int) -> np.ndarray:
+    return values[: len(values) // factor * factor].reshape(-1, factor, values.shape[1]).mean(1)
+
+
+BAD_VALUES = {
+    "not_finite": lambda x: np.where(np.arange(x.size).reshape(x.shape) == x.size // 2, np.nan, x),
+    "decibel": lambda x: np.clip(20 * np.log10(x / x.max()), -80, 0),
+    "zero": lambda x: 0 * x,
+    "constant": lambda x: 0 * x + 0.5,
+    "negative": lambda x: x - 2 * np.median(x),
+    "empty": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("reason, change", BAD_VALUES.items())
+@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
+def test_values_that_are_no_linear_magnitudes_are_refused(tmp_path, reason, change, dtype):
+    values = change(cqt(1)).astype(dtype)
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, values, {"hop_s": 0.02})
+    write_mm(tmp_path, ID, values)
+    tracks = scanned(tmp_path, ["a.h5"], ["ab"], PUBLISHED)
+    assert [(track.id, track.refused) for track in tracks] == [(ID, reason)] * 2
+    assert all(track.problem for track in tracks)
+
+
+@pytest.mark.parametrize("factor, refused", [(1, ""), (10, "downsampled"), (20, "downsampled")])
+def test_published_files_that_were_averaged_over_time_are_refused(tmp_path, factor, refused):
+    write_mm(tmp_path, ID, averaged(cqt(1, 9000), factor).astype("<f2"))
+    track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED))
+    assert track.refused == refused
+    if factor > 1:  # whoever says what they are has them as they are
+        record = Record(ID, hop=PUBLISHED_HOP * factor)
+        track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": [record]}))
+        assert (track.refused, track.hop, track.facts["hop"]) == ("", PUBLISHED_HOP * factor, "jsonl")
+
+
+# A float16 (T, C) file must never be read as float32 (C, T), nor the other way round, whatever is said of it.
+@pytest.mark.parametrize("truth", ["<f2", "<f4"])
+@pytest.mark.parametrize("kind", ["music", "random"])
+@pytest.mark.parametrize("says", ["sidecar", "jsonl", "swapped sidecar", "half", "nothing"])
+def test_float16_by_time_and_float32_by_bins_are_never_confused(tmp_path, truth, kind, says):
+    values = cqt(3) if kind == "music" else np.random.default_rng(0).random((1200, 84), "f4")
+    stored = values.astype("<f2") if truth == "<f2" else np.ascontiguousarray(values.T)
+    path, record = write_mm(tmp_path, ID, stored, sidecar=False), Record(ID)
+    wrong = [84, 600] if truth == "<f2" else [84, 2400]  # the shape that the other type would have
+    if "sidecar" in says:
+        np.save(path.with_suffix(".npy"), stored.shape if says == "sidecar" else stored.shape[::-1])
+    elif says != "nothing":
+        record.shape = [84, 1200] if says == "jsonl" else wrong
+    track = only(scanned(tmp_path, mm=["ab"], records={"ab": [record]}))
+    if says == "half":
+        assert track.refused == "dtype_contradicts"
+    elif says == "swapped sidecar" and kind == "music":
+        assert track.refused == "orientation_contradicts"
+    elif kind == "random" and (says == "nothing" or (says == "jsonl" and truth == "<f2")):
+        assert track.refused == "orientation_unknown"
+    else:
+        swapped = says == "swapped sidecar"  # nothing can tell which axis of random numbers is time
+        assert (track.refused, track.dtype) == ("", truth)
+        assert track.time_axis == int((truth == "<f4") != swapped)
+
+
+def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
+    half = cqt(1).astype("<f2")
+    write_mm(tmp_path, "ab_wrong_shape", half)
+    np.save(tmp_path / "ab/ab_wrong_shape.npy", (1199, 84))
+    np.save(write_mm(tmp_path, "ab_sidecar", half).with_suffix(".npy"), half[:, :1])
+    (write_mm(tmp_path, "ab_cut_npy", half).with_suffix(".npy")).write_bytes(b"\x93NUMPY")
+    write_mm(tmp_path, "ab_bins", half[:, :80])
+    write_mm(tmp_path, "ab_cut", half.ravel()[:-5], sidecar=False)
+    write_mm(tmp_path, "ab_nothing", half[:0], sidecar=False)
+    write_mm(tmp_path, "zz_elsewhere", half, folder="ab")
+    write_mm(tmp_path, "Ab_other_casing", half, folder="ab")
+    write_mm(tmp_path, "pointed", half, folder="ab")
+    records = [Record("a_pointer", mm="ab/pointed.mm"), Record("gone", mm="ab/gone.mm")]
+    tracks = scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": records})
+    assert {track.id: track.refused for track in tracks} == {
+        **{"ab_wrong_shape": "wrong_shape", "ab_sidecar": "bad_sidecar", "ab_cut_npy": "bad_sidecar"},
+        **{"ab_bins": "bins", "ab_cut": "wrong_shape", "ab_nothing": "empty", "zz_elsewhere": "misplaced"},
+        **{"Ab_other_casing": "", "a_pointer": "", "gone": "missing"},
+    }
+
+
+H5_DAMAGE = {
+    "bins": lambda h5: add_group(h5, ID, cqt(1, bins=96)),
+    "orientation_unknown": lambda h5: add_group(h5, ID, cqt(1, 84)),
+    "orientation_contradicts": lambda h5: add_group(h5, ID, cqt(1), {"axes": "bins x time"}),
+    "dtype": lambda h5: add_group(h5, ID, np.ones((84, 100), "u1")),
+    "bad_hop": lambda h5: add_group(h5, ID, cqt(1), {"hop": 320}),
+    "hop_contradicts": lambda h5: add_group(h5, ID, cqt(1), {"hop": 0.02}),
+    "shape_contradicts": lambda h5: add_group(h5, ID, cqt(1, 1100)),
+    "wrong_pointer": lambda h5: add_group(h5, "another", cqt(1)),
+}
+
+
+@pytest.mark.parametrize("reason, write", H5_DAMAGE.items())
+def test_data_sets_that_cannot_be_read_for_certain_are_refused(tmp_path, reason, write):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        write(h5)
+    contradictions = {"shape_contradicts": {"shape": [84, 1200]}, "hop_contradicts": {"hop": 0.1}}
+    record = Record(ID, h5="a.h5", key=f"{ID}/cqt", **contradictions.get(reason, {}))
+    tracks = scanned(tmp_path, ["a.h5"], records={"a.h5": [record]})
+    assert {track.id: track.refused for track in tracks}[ID] == reason
+
+
+@pytest.mark.parametrize("axes", ["CT", "(F, T)", ["bins", "time"], "bins x frames"])
+def test_an_attribute_says_the_orientation_that_the_shape_does_not(tmp_path, axes):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, cqt(1, 84), {"axes": axes})
+    track = only(scanned(tmp_path, ["a.h5"]))
+    assert (track.refused, track.time_axis, track.facts["orientation"]) == ("", 1, "attribute")
+
+
+@pytest.mark.parametrize(
+    "attributes, hop",
+    [
+        ({"hop_s": 0.1}, 0.1),
+        ({"hop_length": 320, "sr": 16000}, 0.02),
+        ({"frame_hop_s": np.float32(0.02)}, 0.02),
+        ({}, 0.02),
+    ],
+)
+def test_the_hop_is_read_from_attributes_of_data_set_group_or_file(tmp_path, attributes, hop):
+    for place in ("data", "group", "file"):
+        with h5py.File(tmp_path / "a.h5", "w") as h5:
+            add_group(h5, ID, cqt(1), attributes if place == "data" else {})
+            {"data": {}, "group": h5[ID].attrs, "file": h5.attrs}[place].update(attributes)
+        track = only(scanned(tmp_path, ["a.h5"]))
+        assert (round(track.hop, 6), track.facts["hop"]) == (hop, "attribute" if attributes else "config")
+
+
+def test_a_file_that_is_cut_missing_or_no_hdf5_names_all_that_point_to_it(tmp_path):
+    with h5py.File(tmp_path / "cut.h5", "w") as h5:
+        for seed in range(3):
+            add_group(h5, number(seed), cqt(seed))
+    with open(tmp_path / "cut.h5", "r+b") as handle:
+        handle.truncate(100_000)
+    (tmp_path / "text.h5").write_text("no HDF5")
+    for file, reason in (("cut.h5", "cut"), ("text.h5", "unreadable"), ("gone.h5", "missing")):
+        tracks = scanned(tmp_path, [file], records={file: [Record(ID, h5=file)]})
+        assert [(track.id, track.refused) for track in tracks] == [(i, f"file_{reason}") for i in ("", ID)]
+
+
+def test_a_damaged_chunk_refuses_its_track_only(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        for seed in range(3):
+            add_group(h5, number(seed), cqt(seed), compression="gzip", chunks=(100, 84))
+        place = h5[f"{number(1)}/cqt"].id.get_chunk_info(7).byte_offset
+    with open(tmp_path / "a.h5", "r+b") as handle:
+        handle.seek(place)
+        handle.write(b"\0" * 100)
+    tracks = scanned(tmp_path, ["a.h5"])
+    refused = {number(0): "", number(1): "unreadable", number(2): ""}
+    assert {track.id: track.refused for track in tracks} == refused
+
+
+def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        h5["features/0001"], h5[f"{ID}/cqt"], h5[f"{ID}/chroma"] = cqt(1), cqt(2), cqt(3, bins=12)
+    records = [Record("-_by_a_key__", h5="a.h5", key="features/0001"), Record(ID, h5="a.h5", key="wrong/cqt")]
+    tracks = scanned(tmp_path, ["a.h5"], records={"a.h5": records})
+    assert {track.id: (track.key, track.refused) for track in tracks} == {
+        "-_by_a_key__": ("features/0001", ""),
+        ID: (f"{ID}/cqt", ""),
+    }
+    assert report("build", "p", tracks, Contract())["ledger"]["warnings"] == {"wrong_key": 1}
+
+
+@pytest.mark.parametrize("starts", [[0, 100, 700], [[0, 100], [100, 700]], [0, 100], [0, 100, 900]])
+def test_offsets_of_a_long_array_are_read_in_every_form_or_refused(tmp_path, starts):
+    values = cqt(1, 700)
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        h5["data"], h5["offsets"], h5["ids"] = values, starts, ["first______", "second_____"]
+    if 900 in starts:
+        assert only(scanned(tmp_path, ["a.h5"])).refused == "bad_offsets"
+        return
+    index = indexed(tmp_path, h5=["a.h5"])
+    window = WindowReader(index).read(index.find(["second_____"])[0], 0, 600)
+    np.testing.assert_array_equal(window, values[100:].T)
+
+
+def test_data_that_lies_elsewhere_than_in_the_file_is_read_through_h5py(tmp_path):
+    values = cqt(1)
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as h5:
+        add_group(h5, "a_userblock", values)
+        layout = h5py.VirtualLayout(values.shape, "f4")
+        layout[:] = h5py.VirtualSource(h5["a_userblock/cqt"])
+        h5.create_virtual_dataset("a_virtual__/cqt", layout)
+        outside = [(str(tmp_path / "raw"), 0, values.nbytes)]
+        h5.create_dataset("an_external/cqt", data=values, external=outside)
+    index = indexed(tmp_path, h5=["a.h5"])
+    for row in range(3):
+        np.testing.assert_array_equal(WindowReader(index).read(row, 30, 50), values[30:80].T)
+    assert index.entries(index.find(["a_virtual__"])[0])[0].storage == "h5py"
+
+
+def test_the_report_names_short_tracks_ids_that_differ_in_case_and_costly_chunks(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, "abcdefghijK", cqt(1, 300))
+        add_group(h5, ID, cqt(2, 9000), chunks=(9000, 84), compression="gzip")
+        add_group(h5, "--_________", np.full((84, 90), np.nan))
+    result = report("build", "p", scanned(tmp_path, ["a.h5"]), Contract())
+    assert result["ledger"] | {"stage": ""} == {
+        **{"stage": "", "scope": "p", "unit": "track", "rows_in": 3, "rows_out": 2, "rows_rejected": 1},
+        **{"rejected": {"not_finite": 1}, "repaired": {}},
+        "warnings": {"id_differs_in_case": 2, "read_amplification": 1, "shorter_than_shingle": 1},
+    }
+    assert [each["id"] for each in result["remarks"] if each["reason"] == "shorter_than_shingle"] == [
+        "abcdefghijK"
+    ]
+    assert result["refused"][0]["problem"] == "7560 of 7560 values are NaN or infinite"
+    assert result["origins"]["hop"] == {"config": 2}
+
+
+def test_duplicates_are_refused_and_one_is_chosen_for_good(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as a, h5py.File(tmp_path / "b.h5", "w") as b:
+        add_group(a, ID, cqt(1)), add_group(b, ID, cqt(2))
+    for folder in ("AB", "ab"):
+        write_mm(tmp_path, ID, cqt(3).astype("<f2"), folder=folder)
+    tracks = scanned(tmp_path, ["b.h5", "a.h5"], ["AB", "ab"])
+    roots, contract = {"h5": str(tmp_path), "mm": str(tmp_path)}, Contract(resample=True)
+    rejects = merge(tmp_path / "i", tracks, roots, contract)
+    assert [(track.refused, track.file) for track in rejects] == [
+        ("duplicate_id", "b.h5"),
+        ("duplicate_id", "AB/abcdefghijk.mm"),
+    ]
+    index = FeatureIndex(tmp_path / "i")
+    assert [Path(entry.file).name for entry in index.entries(0)] == ["a.h5", f"{ID}.mm"]
+
+
+def test_features_that_the_model_cannot_take_stop_the_merge_with_their_name(tmp_path):
+    write_mm(tmp_path, ID, cqt(1).astype("<f2"))
+    with pytest.raises(
+        MillraceError, match=rf"{ID} in ab/{ID}\.mm: hop 0.02322 s, .*frame of 0.1 s.*resample"
+    ):
+        indexed(tmp_path, mm=["ab"])
+    assert len(indexed(tmp_path, mm=["ab"], contract=Contract(resample=True))) == 1
+    with pytest.raises(MillraceError, match="not one track can be used"):
+        merge(tmp_path / "i", [], {}, Contract())
+
+
+def test_a_table_holds_all_facts_and_is_the_same_bytes_again(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, cqt(1), chunks=(50, 30))
+        add_group(h5, "zzz", cqt(1, bins=3))
+    tracks = scanned(tmp_path, ["a.h5"])
+    write_tracks(tmp_path / "1.parquet", tracks)
+    write_tracks(tmp_path / "2.parquet", tracks[::-1])
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+    back = read_tracks(tmp_path / "1.parquet")
+    assert back[0] == tracks[0] and (back[1].refused, back[1].id) == ("bins", "zzz")
+
+
+def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        h5["some/0001"], h5["other_____"] = cqt(1), cqt(2)
+        h5["ids"], h5["lengths"] = ["other_____"], [1200]  # beside a flat data set they are no offsets
+    records = [{"id": ID, "key": "some/0001"}]
+    content = {"id": "p-1", "kind": "h5", "root": str(tmp_path), "path": "a.h5", "size": 1}
+    content["records"] = records
+    (tmp_path / "p.json").write_text(json.dumps(content))
+    tracks = list(build(read_partition(tmp_path / "p.json"), Contract()))
+    assert [(track.id, track.refused, track.layout) for track in tracks] == [
+        *(("other_____", "", "flat"), (ID, "", "group"))
+    ]
+    merge(tmp_path / "i", tracks, {"h5": str(tmp_path)}, Contract())
+    index = FeatureIndex(tmp_path / "i")
+    np.testing.assert_array_equal(WindowReader(index).read(index.find([ID])[0], 5, 9), cqt(1)[5:14].T)
+    (tmp_path / "p.json").write_text('{"id": "p"}')
+    with pytest.raises(MillraceError, match=r"p\.json: not a partition of features"):
+        read_partition(tmp_path / "p.json")

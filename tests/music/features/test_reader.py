@@ -1,0 +1,235 @@
+"""Windows: the same as a plain reader's in every layout, under every start method, with few open files."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.music.features.index import FeatureIndex, merge
+from millrace.music.features.metadata import Record
+from millrace.music.features.reader import FeatureError, WindowReader
+from millrace.music.features.track import PUBLISHED_HOP, Contract, Track
+from millrace.music.features.windows import as_float32
+from tests.music.features.trees import add_group, cqt, indexed, number, write_mm
+
+LAYOUTS = {
+    "contiguous": {},
+    "chunked": {"chunks": (50, 30)},
+    "gzip": {"chunks": (50, 30), "compression": "gzip", "shuffle": True},
+    "lzf": {"chunks": (50, 30), "compression": "lzf"},
+}
+
+
+def write_h5(root, kind, layout, time_axis, dtype, hop) -> dict[str, np.ndarray]:
+    """Three tracks of one file; returns their values as (T, C)."""
+    storage, attributes = LAYOUTS[layout], {"hop_s": hop}
+    tracks = {number(seed): cqt(seed, frames).astype(dtype) for seed, frames in enumerate((700, 1300, 90))}
+    with h5py.File(root / "chunk_00001.h5", "w") as h5:
+        if kind == "concatenated":
+            values = np.concatenate(list(tracks.values()))
+            h5.create_dataset("cqt", data=values if time_axis == 0 else values.T, **storage)
+            h5["cqt"].attrs.update(attributes)
+            h5["offsets"] = np.cumsum([0, *map(len, tracks.values())])
+            h5["ids"] = [name.encode() for name in tracks]
+        for at, (name, values) in enumerate(tracks.items()):
+            stored = values if time_axis == 0 else np.ascontiguousarray(values.T)
+            if kind == "group":
+                add_group(h5, name, stored, attributes, **storage)
+            elif kind == "flat":
+                h5.create_dataset(name, data=stored, **storage).attrs.update(attributes)
+            elif kind == "attributed":
+                marked = attributes | {"youtube_id": name.encode() if at % 2 else name}
+                h5.create_dataset(f"track_{at}", data=stored, **storage).attrs.update(marked)
+    return tracks
+
+
+@pytest.mark.parametrize("hop", [0.02, 0.1])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4"])
+@pytest.mark.parametrize("time_axis", [0, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["group", "flat", "attributed", "concatenated"])
+def test_every_layout_gives_the_windows_of_a_plain_reader(tmp_path, kind, layout, time_axis, dtype, hop):
+    tracks = write_h5(tmp_path, kind, layout, time_axis, dtype, hop)
+    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    reader = WindowReader(index)
+    for name, values in tracks.items():
+        row = index.find([name])[0]
+        entry = index.entries(row)[0]
+        assert (entry.hop, entry.facts["hop"], entry.frames) == (hop, "attribute", len(values))
+        assert entry.storage == {"contiguous": "raw", "chunked": "chunks"}.get(layout, "h5py")
+        for start, frames in ((0, 40), (len(values) - 61, 61), (37, 45), (len(values) - 1, 1)):
+            window = reader.read(row, start, frames)
+            assert window.dtype == np.float32 and window.shape == (84, frames)
+            np.testing.assert_array_equal(window, values[start : start + frames].T.astype("f4"))
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
+@pytest.mark.parametrize("time_axis", [0, 1])
+@pytest.mark.parametrize("says", ["sidecar", "jsonl", "nothing"])
+def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis, says):
+    values = cqt(5).astype(dtype)
+    stored = values if time_axis == 0 else values.T
+    write_mm(tmp_path, "abcdefghijk", stored, sidecar=says == "sidecar")
+    record = Record("abcdefghijk", mm="ab/abcdefghijk.mm", shape=[84, 1200] if says == "jsonl" else None)
+    index = indexed(tmp_path, mm=["ab"], records={"ab": [record]}, contract=Contract(resample=True))
+    entry, window = index.entries(0)[0], WindowReader(index).read(0, 100, 1000)
+    assert (entry.dtype, entry.time_axis) == (dtype, time_axis)
+    published = dtype == "<f2" and time_axis == 0
+    assert (entry.hop, entry.facts["hop"]) == ((PUBLISHED_HOP, "inferred") if published else (0.02, "config"))
+    np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
+
+
+def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):
+    tracks = write_h5(tmp_path, "group", "chunked", 1, "<f4", 0.02)
+    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    reader, row, values = WindowReader(index), index.find([number(2)])[0], tracks[number(2)].T
+    piece = values[:, 80:]
+    np.testing.assert_array_equal(reader.read(row, 80, 25), np.concatenate([piece] * 3, axis=1)[:, :25])
+    for start in (-1, 90):
+        with pytest.raises(IndexError, match=f"frame {start} of 90"):
+            reader.read(row, start, 10)
+
+
+def write_tree(root, files=6) -> FeatureIndex:
+    for file in range(files):
+        with h5py.File(root / f"chunk_{file:05d}.h5", "w") as h5:
+            for seed in (2 * file, 2 * file + 1):
+                storage = LAYOUTS[list(LAYOUTS)[seed % 3]]
+                add_group(h5, number(seed), cqt(seed, 300), {"hop_s": 0.02}, **storage)
+    return indexed(root, h5=[f"chunk_{file:05d}.h5" for file in range(files)])
+
+
+def sums(reader: WindowReader, rows: list[int]) -> tuple[list[float], int]:
+    """A checksum of a window of each row, and the files open then."""
+    return [float(reader.read(row, 10, 100).sum(dtype="f8")) for row in rows], reader.open_files
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_readers_that_are_open_travel_to_processes_of_every_start_method(tmp_path, method):
+    index = write_tree(tmp_path)
+    reader, rows = WindowReader(index, max_open_files=2), list(range(len(index)))
+    seeds = sorted(range(12), key=lambda seed: number(seed).encode())
+    expected = [float(cqt(seed, 300)[10:110].sum(dtype="f8")) for seed in seeds]
+    assert sums(reader, rows)[0] == pytest.approx(expected)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        results = pool.starmap(sums, [(reader, rows), (reader, rows[::-1])])
+    assert results[0][0] == pytest.approx(expected) and results[1][0] == pytest.approx(expected[::-1])
+    assert all(0 < open_files <= 2 for _, open_files in results)
+    # What the children did has not closed the parent's files.
+    assert sums(reader, rows)[0] == pytest.approx(expected)
+
+
+def test_few_files_are_open_however_many_are_read(tmp_path):
+    index = write_tree(tmp_path)
+    reader = WindowReader(index, max_open_files=3)
+    before = len(os.listdir("/proc/self/fd"))
+    for row in [*range(12), *range(12)]:
+        reader.read(row, 0, 10)
+        assert reader.open_files <= 3 and len(os.listdir("/proc/self/fd")) <= before + 6
+    reader.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("hop", [0.02, 0.1])
+def test_the_other_source_is_read_if_the_preferred_one_cannot_be_and_its_hop_is_the_same(tmp_path, hop):
+    name, values = "abcdefghijk", cqt(1, 900)
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, name, values, {"hop_s": hop})
+    write_mm(tmp_path, name, 2 * values.T, sidecar=True)
+    index = indexed(tmp_path, h5=["a.h5"], mm=["ab"])
+    both = [WindowReader(index, prefer).read(0, 0, 1)[0, 0] / values[0, 0] for prefer in ("h5", "mm")]
+    assert both == [1, 2]
+    os.unlink(tmp_path / "a.h5")
+    reader = WindowReader(index)
+    if hop == 0.02:
+        assert reader.read(0, 0, 1)[0, 0] == 2 * values[0, 0]
+        assert dict(reader.fallbacks) == {"file_missing": 1}
+        os.unlink(tmp_path / "ab/abcdefghijk.mm")
+        reader = WindowReader(index)
+    with pytest.raises(FeatureError, match=r"a\.h5.*No such file"):
+        reader.read(0, 0, 1)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_file_that_changed_after_indexing_is_refused(tmp_path, is_open):
+    reader = WindowReader(write_tree(tmp_path, files=1))
+    if is_open:
+        reader.read(0, 0, 1)
+    os.truncate(tmp_path / "chunk_00000.h5", 4096)
+    with pytest.raises(MillraceError, match=r"has changed since it was indexed.*Build its partition again"):
+        reader.read(0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "locking, problem, layout",
+    [
+        ("TRUE", True, "contiguous"),
+        ("BEST_EFFORT", True, "contiguous"),
+        ("FALSE", False, "contiguous"),
+        ("TRUE", True, "gzip"),
+    ],
+)
+def test_a_lock_that_is_refused_names_the_variable(tmp_path, locking, problem, layout):
+    write_h5(tmp_path, "group", layout, 0, "<f4", 0.02)
+    indexed(tmp_path, h5=["chunk_00001.h5"])
+    program = """
+import sys
+from millrace.common.errors import MillraceError
+from millrace.music.features.index import FeatureIndex
+from millrace.music.features.reader import WindowReader
+try:
+    print(WindowReader(FeatureIndex(sys.argv[1])).read(0, 0, 5).shape)
+except MillraceError as error:
+    print(error)
+"""
+    with open(tmp_path / "chunk_00001.h5", "rb") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        environment = {**os.environ, "HDF5_USE_FILE_LOCKING": locking}
+        command = [sys.executable, "-c", program, str(tmp_path / "features.index")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    text = f"HDF5_USE_FILE_LOCKING is {locking}" if problem else "(84, 5)"
+    assert text in done.stdout and "chunk_00001.h5" in done.stdout + "chunk_00001.h5"
+
+
+def test_a_file_that_a_swmr_writer_has_open_is_read(tmp_path):
+    values = cqt(1, 400)
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as h5:
+        add_group(h5, "abcdefghijk", values, {"hop_s": 0.02}, chunks=(100, 84), maxshape=(None, 84))
+        h5.swmr_mode = True
+        index = indexed(tmp_path, h5=["a.h5"])
+        reader = WindowReader(index)
+        np.testing.assert_array_equal(reader.read(0, 50, 300), values[50:350].T)
+        assert index.entries(0)[0].storage == "h5py" and index.entries(0)[0].swmr
+        # What the writer appends does not make the file another one.
+        h5["abcdefghijk/cqt"].resize(600, axis=0)
+        h5.flush()
+        np.testing.assert_array_equal(WindowReader(index).read(0, 50, 300), values[50:350].T)
+
+
+def test_half_a_million_entries_open_at_once(tmp_path):
+    facts = dict.fromkeys(("hop", "bins", "dtype", "orientation", "shape"), "file")
+    common = {"storage": "raw", "dtype": "<f2", "frames": 9000, "bins": 84, "hop": 0.02, "facts": facts}
+    ids = [f"{n * 7919 % 20_011:011d}" for n in range(20_000)]
+    tracks = [Track(name, "h5", f"{at % 489}.h5", f"{name}/cqt", **common) for at, name in enumerate(ids)]
+    merge(tmp_path / "a.index", tracks, {"h5": "/x"}, Contract())
+    index = FeatureIndex(tmp_path / "a.index")
+    numbers = index.find([*ids[:50], "absent", "99999999999", "x" * 300, ""])
+    assert [index.id(row) for row in numbers[:50]] == ids[:50] and set(numbers[50:]) == {-1}
+    assert index.entries(numbers[3])[0].file == "/x/3.h5"
+    assert index.frames().tolist() == [9000] * 20_000
+
+
+def test_every_finite_float16_becomes_the_float32_of_the_same_value():
+    half = np.arange(1 << 16, dtype="<u2").view("<f2")
+    half = half[np.isfinite(half)]
+    ours = as_float32(half)
+    assert ours.dtype == np.float32 and ours.tobytes() == half.astype("<f4").tobytes()
+    assert as_float32(half[::-3]).tobytes() == half[::-3].astype("<f4").tobytes()

@@ -1,0 +1,78 @@
+"""CLEWS: as published, in names, shapes and numbers; its configurations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from millrace.common.errors import MillraceError
+from millrace.music.models.clews import Clews
+from millrace.music.models.config import CONFIGS, ClewsConfig
+from tests.music import seeded
+
+
+@pytest.mark.parametrize("name", ["clews-dvi", "clews-shs"])
+def test_parameters_are_named_and_shaped_as_upstream(name):
+    with torch.device("meta"):
+        model = Clews(CONFIGS[name])
+    shapes = {key: list(value.shape) for key, value in model.state_dict().items()}
+    projection = {"proj.1.weight": [CONFIGS[name].zdim, 2048]}
+    assert shapes == seeded.expected()["shapes"] | projection
+    assert model.parameter_count == seeded.expected()["counts"][name]
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_embeddings_are_those_of_upstream(mode):
+    model = getattr(seeded.tiny(), mode)()
+    with torch.no_grad():
+        embeddings = model(seeded.features(), seeded.noise())
+    expected = torch.tensor(seeded.expected()[mode]).reshape(6, 2, 64)
+    torch.testing.assert_close(embeddings, expected, atol=1e-5, rtol=0)
+
+
+def test_a_track_embeds_the_same_in_any_batch_and_at_any_loudness():
+    model, features = seeded.tiny().eval(), seeded.features()
+    with torch.no_grad():
+        alone = model(features[2:3], seeded.noise())
+        louder = model(100 * features[2:3], seeded.noise())
+        beside = model(torch.cat([features[2:3], features[:2]]), seeded.noise())[:1]
+    torch.testing.assert_close(alone, beside, atol=1e-4, rtol=0)
+    torch.testing.assert_close(alone, louder, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(2, 84, 200), (1, 2, 200, 84), (1, 2, 72, 200), (1, 2, 84, 199)])
+def test_features_of_another_form_are_refused(shape):
+    with pytest.raises(MillraceError, match="takes shingles"):
+        seeded.tiny()(torch.rand(shape))
+    assert seeded.tiny().eval()(torch.rand(1, 1, 84, 260)).shape == (1, 1, 64)
+
+
+def test_the_published_contract():
+    config = CONFIGS["clews-dvi"]
+    assert (config.bins, config.shingle_frames) == (84, 200)
+    assert config.frame_seconds == pytest.approx(0.1)
+    section = {
+        "name": "clews",
+        "shingling": {"len": 20, "hop": 20},
+        "backbone": {"blocks": [3, 4, 6, 3]},
+        "zdim": 2048,
+        "loss": {"redux": {"pos": "bpwr-5", "neg": "min"}, "gamma": 5},
+    }
+    assert ClewsConfig.from_mapping(section) == CONFIGS["clews-shs"]
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"name": "cqtnet"}, "'cqtnet'. Set it to clews"),
+        ({"cqt": {"hop": 1}}, "no key cqt.hop"),
+        ({"zdim": "1024"}, "model.zdim: the value is '1024'"),
+        ({"zdim": 0}, "zdim is 0"),
+        ({"backbone": {"down": [1, 2, 2]}}, "differ in length"),
+        ({"backbone": {"channels": [256, 512, 1023, 2048]}}, "1023 channels"),
+        ("clews", "this is 'clews'"),
+    ],
+)
+def test_a_model_section_with_a_mistake_is_refused(section, problem):
+    with pytest.raises(MillraceError, match=problem):
+        ClewsConfig.from_mapping(section)

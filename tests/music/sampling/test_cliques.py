@@ -1,0 +1,73 @@
+"""Cliques of the splits as arrays, and the plan of an epoch."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.music.sampling.cliques import Cliques, read_cliques
+from millrace.music.sampling.plan import plan_anchors
+from tests.music.versions import corpus
+
+
+def of(labels: list[int]) -> Cliques:
+    rows = np.arange(len(labels))
+    return Cliques(rows, np.array(labels), rows, np.full(len(rows), 700), np.full(len(rows), 0.02))
+
+
+def test_ids_are_ordinals_over_all_splits_and_what_is_left_out_is_listed(tmp_path):
+    index = corpus(tmp_path, {"train": (2, 2), "valid": (2, 2)})
+    paths = {name: f"{tmp_path}/{name}.json" for name in ("train", "valid")}
+    train = json.loads((tmp_path / "train.json").read_text())
+    first, second = train["C-1"][0]["youtube_id"], train["C-2"][0]["youtube_id"]
+    # Versions that share a video are one recording, with one id; a clique of one recording is no clique.
+    train["C-1"].append({"version_id": "V-900", "youtube_id": first})
+    train["C-9"] = [{"version_id": "V-901", "youtube_id": "absent-____"}, {"youtube_id": second}]
+    (tmp_path / "train.json").write_text(json.dumps(train))
+    cliques = read_cliques(paths, index, "h5")
+    assert cliques["train"].ids.tolist() == [0, 1, 2, 3] and cliques["train"].cliques.tolist() == [0, 0, 1, 1]
+    assert cliques["valid"].ids.tolist() == [5, 6, 7, 8] and cliques["valid"].cliques.tolist() == [3, 3, 4, 4]
+    left_out = cliques["train"].left_out
+    assert left_out["without_features"] == ["absent-____"] and left_out["cliques_of_one"] == ["C-9"]
+    assert left_out["in_two_cliques"] == [second]
+
+    # A recording of train that valid has too is an error, or leaves train.
+    valid = json.loads((tmp_path / "valid.json").read_text())
+    valid["C-3"].append({"youtube_id": first})
+    (tmp_path / "valid.json").write_text(json.dumps(valid))
+    with pytest.raises(MillraceError, match="in two splits"):
+        read_cliques(paths, index, "h5")
+    dropped = read_cliques(paths, index, "h5", "drop")
+    assert dropped["train"].left_out["leaked"] == [first] and len(dropped["train"]) == 2
+    assert len(dropped["valid"]) == 5
+
+
+def test_every_recording_is_an_anchor_once_and_every_batch_has_two_cliques():
+    cliques = of([0] * 20 + [1] * 10 + [2, 2, 3, 3])
+    for epoch in range(20):
+        plan = plan_anchors(cliques, 4, 43, epoch, 2)
+        batches = [plan.batch(step, rank) for step in range(len(plan)) for rank in (0, 1)]
+        anchors = np.concatenate(batches).tolist()
+        assert len(batches) == 8 and len(set(anchors)) == len(anchors) and plan.left_out == 34 - 32
+        assert all(len(set(cliques.cliques[batch].tolist())) > 1 for batch in batches)
+    assert not np.array_equal(plan.rows, plan_anchors(cliques, 4, 43, 0, 2).rows)
+    assert np.array_equal(plan.rows, plan_anchors(cliques, 4, 43, 19, 2).rows)
+
+
+def test_other_ranks_go_on_with_the_blocks_that_are_left():
+    cliques = of([at // 3 for at in range(60)])
+    whole = plan_anchors(cliques, 4, 43, 0, 2)
+    rest = plan_anchors(cliques, 4, 43, 0, 1, spans=[(2, 3)])
+    assert rest.rows.tolist() == plan_anchors(cliques, 4, 43, 0, 1).rows.tolist()[2 * 3 * 4 :]
+    assert whole.rows[:24].tolist() + rest.rows.tolist() == plan_anchors(cliques, 4, 43, 0, 1).rows.tolist()
+    assert len(plan_anchors(cliques, 4, 43, 0, 2, limit=3)) == 3
+    assert len(plan_anchors(cliques, 4, 43, 0, 1, spans=[(2, 2)], limit=3)) == 2
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 1], [0] * 12])
+def test_too_few_recordings_or_cliques_are_an_error(labels):
+    with pytest.raises(MillraceError, match=r"make no batch of 4 anchors of two cliques for 1 rank"):
+        plan_anchors(of(labels), 4, 43, 0, 1)

@@ -1,0 +1,145 @@
+"""Windows and batches: shapes, draws, start methods, and tracks that cannot be read."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import multiprocessing
+import os
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from millrace.common.errors import MillraceError
+from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.plan import BatchRequest
+from millrace.music.features.reader import WindowReader
+from millrace.music.features.track import Contract
+from millrace.music.sampling.cliques import read_cliques
+from millrace.music.sampling.dataset import CliqueDataset
+from millrace.music.sampling.plan import plan_anchors
+from millrace.music.sampling.windows import Geometry, ShingleReader
+from tests.music.features import trees
+from tests.music.versions import corpus
+
+SHORT = Geometry(100, 40, 40)
+
+
+def dataset(folder, geometry: Geometry = SHORT, *, files: int = 16, **options) -> CliqueDataset:
+    index = trees.FeatureIndex(folder / "features.index")
+    cliques = read_cliques({"train": f"{folder}/train.json"}, index, "h5")["train"]
+    return CliqueDataset(
+        cliques, ShingleReader(WindowReader(index, max_open_files=files), Contract()), geometry, 43, **options
+    )
+
+
+def one(data: CliqueDataset, anchors: list[int], epoch: int = 0):
+    return data.load(BatchRequest(0, np.array(anchors), epoch=epoch))
+
+
+def test_a_batch_is_versions_by_slot_and_the_originals_list(tmp_path):
+    corpus(tmp_path)
+    data = dataset(tmp_path, n_per_class=5)
+    batch = one(data, [0, 4])
+    assert batch.x.shape == (10, 3, 84, 40) and batch.x.dtype == torch.float32
+    assert batch.cc.tolist() == [0, 1] * 5 and batch.cc.dtype == batch.ii.dtype == torch.int64
+    # Three versions fill five slots: the others in turn, never the anchor itself.
+    slots = batch.ii.view(5, 2).T.tolist()
+    assert [row[0] for row in slots] == [0, 4] and slots[0][1:3] == slots[0][3:5] and {*slots[0]} == {0, 1, 2}
+    clique, i1, x1, *others = batch.as_list()
+    assert clique.tolist() == [0, 1] and i1.tolist() == [0, 4] and torch.equal(x1, batch.x[:2])
+    assert len(others) == 8 and torch.equal(others[-1], batch.x[8:])
+    # Drawn by seed, epoch and anchor, not by the batch.
+    again = one(dataset(tmp_path, n_per_class=5), [4])
+    assert torch.equal(again.x, batch.x[1::2])
+    assert not torch.equal(one(data, [0, 4], epoch=1).x, batch.x)
+    assert 0 in one(dataset(tmp_path, p_samesong=1.0, n_per_class=4), [0]).ii[1:].tolist()
+
+
+def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetition(tmp_path):
+    index = corpus(tmp_path, {"train": (1, 2)})
+    windows = WindowReader(index)
+    frames, hop = int(index.frames()[0]), 0.02
+    averaged = windows.read(0, 0, frames)[:, : frames // 5 * 5].reshape(84, -1, 5).mean(2)
+    shingles = ShingleReader(windows, Contract()).read(0, frames, hop, 7, Geometry(100, 40, 20))
+    assert shingles.shape == (4, 84, 40)
+    np.testing.assert_allclose(shingles[1], averaged[:, 27:67], rtol=1e-6)
+    filled = ShingleReader(windows, Contract()).read(0, frames, hop, 7, Geometry(100, 40, 40))[-1]
+    np.testing.assert_allclose(filled, np.concatenate([averaged[:, 87:107], averaged[:, 7:27]], 1), rtol=1e-6)
+    # A track shorter than the window is repeated as a whole, or filled with zeros.
+    long = Geometry(300, 40, 40)
+    repeated = ShingleReader(windows, Contract()).read(0, frames, hop, 0, long).swapaxes(0, 1).reshape(84, -1)
+    have = averaged.shape[1]
+    np.testing.assert_allclose(repeated[:, have : have + 50], averaged[:, :50], rtol=1e-6)
+    zeros = ShingleReader(windows, Contract(), "zeros").read(0, frames, hop, 0, long)
+    assert not zeros.swapaxes(0, 1).reshape(84, -1)[:, have:300].any()
+    # The published lengths: 150 s, shingles of 20 s every 20 and every 10 s.
+    reader = ShingleReader(windows, Contract())
+    assert [len(reader.read(0, frames, hop, 0, Geometry(1500, 200, step))) for step in (200, 100)] == [8, 14]
+
+
+def test_a_hop_of_which_no_whole_number_makes_a_frame_is_averaged_by_area(tmp_path):
+    frames = 500
+    values = np.broadcast_to(np.arange(frames, dtype=np.float32)[:, None] + 1, (frames, 84))
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        trees.add_group(h5, "ramp0000000", values, {"hop_s": 512 / 22050})
+    index = trees.indexed(tmp_path, ["a.h5"], contract=Contract(resample=True))
+    reader = ShingleReader(WindowReader(index), Contract(resample=True))
+    shingle = reader.read(0, frames, float(index.hops()[0]), 0, Geometry(100, 100, 100))[0]
+    ratio = 0.1 / (512 / 22050)
+    # The mean of a ramp of steps over a stretch is that of its middle, up to the rounding of the steps.
+    assert np.abs(shingle[0] - (np.arange(100) + 0.5) * ratio - 0.5).max() < 0.13 and len(shingle) == 84
+
+
+def checksums(data: CliqueDataset, workers: int, method: str | None) -> list[str]:
+    data.plan = plan_anchors(data.cliques, 4, 43, 0, 1)
+    loader = BatchLoader(data, workers, start_method=method)
+    sums = [
+        hashlib.sha256(batch.x.numpy().tobytes() + batch.ii.numpy().tobytes()).hexdigest() for batch in loader
+    ]
+    loader.close()
+    return sums
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_every_window_of_an_epoch_is_the_same_under_every_start_method(tmp_path, method):
+    corpus(tmp_path, chunks=4)
+    expected = checksums(dataset(tmp_path), 0, None)
+    assert len(expected) == 4 and method in multiprocessing.get_all_start_methods()
+    assert checksums(dataset(tmp_path, files=1), 1, method) == expected
+
+
+def test_a_track_that_cannot_be_read_is_replaced_within_its_clique_and_counted(tmp_path, caplog):
+    index = corpus(tmp_path, {"train": (2, 3)}, chunks=6)
+    data = dataset(tmp_path, n_per_class=3)
+    lost, rest = data.cliques.tracks[0], data.cliques.tracks[3:]
+    os.remove(index.entries(int(lost))[0].file)
+    with caplog.at_level(logging.WARNING, "millrace"):
+        batch = one(data, [0, 1, 4])
+    assert 0 not in batch.ii.tolist() and batch.cc.tolist() == [0, 0, 1] * 3 and bool(batch.x.any())
+    assert {bad.reason for bad in batch.bad} == {"file_missing"} and {bad.sample_id for bad in batch.bad} == {
+        0
+    }
+    assert sum("replaced by another of its clique" in line for line in caplog.messages) == 1
+    data.plan = plan_anchors(data.cliques, 3, 43, 0, 1)
+    with pytest.raises(MillraceError, match="more than max_bad_fraction"):
+        list(BatchLoader(data, max_bad_fraction=0.01))
+    for track in (*data.cliques.tracks[1:3], *rest):
+        os.remove(index.entries(int(track))[0].file)
+    with pytest.raises(MillraceError, match="can be read"):
+        one(dataset(tmp_path), [0])
+
+
+def test_windows_of_the_other_kind_of_file_are_counted(tmp_path):
+    corpus(tmp_path, {"train": (2, 2)})
+    for seed in range(1, 5):
+        trees.write_mm(tmp_path / "mm", trees.number(seed), trees.cqt(1, 700))
+    folders = sorted(f"mm/{path.name}" for path in (tmp_path / "mm").iterdir())
+    index = trees.indexed(tmp_path, ["chunk_00000.h5", "chunk_00001.h5"], folders)
+    data = dataset(tmp_path, n_per_class=2)
+    os.remove(index.entries(int(data.cliques.tracks[0]))[0].file)
+    # Of each clique one recording is in the lost file.
+    assert [one(data, [0, 2]).fallbacks for _ in range(2)] == [{"file_missing": 2}] * 2
+    assert not one(data, [0, 2]).bad

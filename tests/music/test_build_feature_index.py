@@ -1,0 +1,64 @@
+"""The step build_feature_index: a partition of the workflow, and whole folders as the original script."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import h5py
+import pytest
+import torch
+
+from millrace.music import build_feature_index
+from millrace.music.features.index import FeatureIndex
+from millrace.music.features.track import read_tracks
+from tests.music.features.trees import add_group, cqt, write_mm
+
+TYPED = "--jsonl meta.jsonl --h5-root h5 --mm-root mm --out cache/discogs_h5_index.pt"
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Four tracks in H5, one in .mm, one refused; a JSONL with a pointer for one and a broken line."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h5").mkdir()
+    with h5py.File("h5/discogs_vi_chunk_00001.h5", "w") as h5:
+        for n in range(4):
+            add_group(h5, f"-_{n}AAAAAAAA", cqt(n), {"hop_s": 0.02})
+        add_group(h5, "zzzzzzzzzzz", 0 * cqt(0), {"hop_s": 0.02})
+    write_mm(tmp_path / "mm", "abcdefghijk", cqt(7).T)
+    row = {"youtube_id": "-_0AAAAAAAA", "h5_chunk": "00001", "h5_key": "/-_0AAAAAAAA/cqt"}
+    (tmp_path / "meta.jsonl").write_text(json.dumps(row) + "\n{broken\n")
+    return tmp_path
+
+
+def test_a_partition_becomes_a_table_and_a_report(tree):
+    content = {"id": "p", "kind": "h5", "root": "h5", "path": "discogs_vi_chunk_00001.h5", "records": []}
+    (tree / "p.json").write_text(json.dumps(content))
+    assert build_feature_index.main(shlex.split("--partition p.json --output p.parquet --report r.json")) == 0
+    assert [track.refused for track in read_tracks("p.parquet")] == [""] * 4 + ["zero"]
+    report = json.loads((tree / "r.json").read_text())
+    assert report["ledger"]["rejected"] == {"zero": 1} and report["refused"][0]["id"] == "zzzzzzzzzzz"
+
+
+def test_the_original_command_writes_both_indices_and_takes_the_old_one_as_a_hint(tree):
+    assert build_feature_index.main(shlex.split(TYPED)) == 0
+    index, mapping = FeatureIndex("cache/discogs_h5_index.index"), torch.load("cache/discogs_h5_index.pt")
+    assert len(index) == len(mapping) == 5
+    reasons = [json.loads(line)["reason"] for line in (tree / "cache/rejects.jsonl").open()]
+    assert reasons == ["broken_line", "zero"]
+    assert build_feature_index.main(shlex.split(TYPED)) == 0
+    assert torch.load("cache/discogs_h5_index.pt") == mapping
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ("--jsonl meta.jsonl", "no features to look for"),
+        ("--jsonl meta.jsonl --h5-root mm --out a.index", "not one track can be used"),
+        ("--h5-root h5 --hop 0.03 --pool 1 --out a.index", "hop 0.02 s, of which no whole number"),
+    ],
+)
+def test_nothing_to_index_is_an_error(tree, capsys, arguments, words):
+    assert build_feature_index.main(shlex.split(arguments)) == 1
+    assert words in capsys.readouterr().err and not (tree / "a.index").exists()

@@ -1,0 +1,95 @@
+"""Features of one's own audio, and every kind of audio that gives none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from millrace.common import jsonl
+from millrace.music.create_features import main
+from millrace.music.features import h5_files
+from millrace.music.features.metadata import read_metadata
+from millrace.music.features.track import Contract
+
+HERTZ, RATE, SECONDS = 440, 44_100, 3
+
+
+def tone(seconds: float = SECONDS) -> np.ndarray:
+    """Stereo: a tone at the left, noise of half its loudness at both sides."""
+    rng = np.random.default_rng(0)
+    noise = 0.05 * rng.standard_normal((int(seconds * RATE), 2))
+    noise[:, 0] += 0.5 * np.sin(2 * np.pi * HERTZ * np.arange(len(noise)) / RATE)
+    return noise
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a first run, over two good recordings and one of each kind of bad ones."""
+    folder = tmp_path_factory.mktemp("features")
+    root = folder / "audio"
+    (root / "b").mkdir(parents=True)
+    soundfile.write(root / "a.wav", tone(), RATE)
+    soundfile.write(root / "b/-ünder score.flac", tone(), RATE)
+    soundfile.write(root / "b/a.flac", tone(), RATE)
+    soundfile.write(root / "silence.wav", np.zeros(RATE * 2), RATE)
+    soundfile.write(root / "short.wav", tone(0.4), RATE)
+    whole = (root / "b/a.flac").read_bytes()
+    (root / "cut.flac").write_bytes(whole[: len(whole) // 2])
+    (root / "text.mp3").write_text("no audio at all")
+    (root / "empty.ogg").touch()
+    (root / "notes.txt").write_text("not a recording")
+    assert run(folder) == 0
+    return folder
+
+
+def run(folder: Path, *flags: str) -> int:
+    outputs = {name: str(folder / f"{name}.json") for name in ("jsonl", "rejects", "ledger")}
+    places = ["--audio-root", str(folder / "audio"), "--h5-root", str(folder / "h5"), "--threads", "1"]
+    return main([*places, *(word for name in outputs for word in (f"--{name}", outputs[name])), *flags])
+
+
+def test_every_recording_has_features_or_a_reason(made):
+    ledger = jsonl.read(made / "ledger.json")
+    assert (ledger["rows_in"], ledger["rows_out"]) == (8, 2)
+    rejects = {row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())}
+    assert rejects == {
+        "b/a.flac": "duplicate_id",
+        "cut.flac": "damaged",
+        "empty.ogg": "undecodable",
+        "short.wav": "too_short",
+        "silence.wav": "zero",
+        "text.mp3": "undecodable",
+    }
+
+
+def test_the_index_finds_them_by_the_jsonl_and_the_tone_is_where_it_belongs(made):
+    records = read_metadata(made / "jsonl.json").records
+    assert set(records) == {"a", "-ünder score"}
+    tracks = h5_files.read_file(made / "h5", "cqt_chunk_00001.h5", records.values(), Contract())
+    import h5py
+
+    with h5py.File(made / "h5/cqt_chunk_00001.h5") as h5:
+        for track in tracks:
+            assert (track.refused, track.bins, track.hop, track.warnings) == ("", 84, 0.02, [])
+            assert track.frames == SECONDS * 50 + 1
+            assert h5[track.key][()].mean(1).argmax() == round(12 * np.log2(HERTZ / 32.70))
+
+
+def test_only_chunks_of_changed_recordings_are_made_again_and_with_the_same_bytes(made):
+    chunk, before = made / "h5/cqt_chunk_00001.h5", (made / "h5/cqt_chunk_00001.h5").read_bytes()
+    first = chunk.stat().st_ino
+    assert run(made) == 0
+    assert chunk.stat().st_ino == first
+    chunk.write_bytes(before[:1000])  # cut
+    assert run(made) == 0
+    assert chunk.read_bytes() == before
+
+
+def test_a_folder_without_recordings_is_refused(tmp_path, capsys):
+    (tmp_path / "audio").mkdir()
+    assert run(tmp_path) == 1
+    assert "no recording ends in .aac" in capsys.readouterr().err

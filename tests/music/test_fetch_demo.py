@@ -1,0 +1,36 @@
+"""The demo's tunes are played the same way every time, faster and higher as asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from millrace.common import debian
+from millrace.common.errors import MillraceError
+from millrace.music.demo.corpus import FONTS, TUNES
+from millrace.music.demo.synthesis import Synthesiser
+from tests.common.test_debian import need
+
+
+@pytest.mark.debian
+def test_a_tune_is_played_the_same_every_time_and_faster_or_higher_as_asked(tmp_path):
+    try:
+        folders = debian.fetch([TUNES, FONTS[0]], tmp_path)
+    except MillraceError as error:
+        need(False, error)
+    tune = min(folders[TUNES].rglob("flying_scotsman.mid"))
+    first, second = (Synthesiser(min(folders[FONTS[0]].rglob("*.sf2"))) for _ in range(2))
+    played = first.play(tune, 1.0, 0, 3)
+    assert played.shape == (48_000,) and played.dtype == np.float32 and 0.01 < abs(played).max() <= 1
+    higher, faster = first.play(tune, 1.0, 5, 3), first.play(tune, 1.5, 0, 3)
+    assert played.tobytes() == first.play(tune, 1.0, 0, 3).tobytes() == second.play(tune, 1.0, 0, 3).tobytes()
+
+    def pitch(samples: np.ndarray) -> np.ndarray:
+        return np.abs(np.fft.rfft(samples))[: 8_000 // 2]
+
+    # A higher key: the spectrum, stretched by it, fits better than as it is.
+    stretched = np.interp(np.arange(4_000) / 2 ** (5 / 12), np.arange(4_000), pitch(played))
+    assert np.corrcoef(stretched, pitch(higher))[0, 1] > np.corrcoef(pitch(played), pitch(higher))[0, 1]
+    assert np.corrcoef(pitch(played), pitch(faster))[0, 1] > np.corrcoef(stretched, pitch(faster))[0, 1]
+    with pytest.raises(MillraceError, match="not a soundfont that FluidSynth reads"):
+        Synthesiser(tune)

@@ -1,0 +1,91 @@
+"""The step merge_feature_index: one index, what of the splits has features, leaks, and too much missing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import h5py
+import pytest
+
+from millrace.music import merge_feature_index
+from millrace.music.features.index import FeatureIndex
+from millrace.music.features.track import write_tracks
+from tests.music.features.trees import add_group, cqt, scanned
+
+COMMAND = "--merge merge.json --tables features --coverage out/coverage.json --output out/features.index"
+SPLITS = {"train": {"C-1": "abc", "C-2": "dx", "C-3": "ef"}, "test": {"C-4": "gh"}}
+
+
+def write_tree(folder, splits=SPLITS, ids="abcdefgh"):
+    (folder / "h5").mkdir(exist_ok=True)
+    names = []
+    for number, part in enumerate((ids[:4], ids[4:])):
+        with h5py.File(folder / f"h5/{number}.h5", "w") as h5:
+            for n, name in enumerate(part):
+                add_group(h5, name, cqt(4 * number + n), {"hop_s": 0.02})
+        names.append(f"h5-{number}.h5")
+        write_tracks(folder / f"features/{names[-1]}.parquet", scanned(folder / "h5", [f"{number}.h5"]))
+    for split, cliques in splits.items():
+        content = {name: [{"youtube_id": each} for each in versions] for name, versions in cliques.items()}
+        (folder / f"{split}.json").write_text(json.dumps(content))
+    problem = {"line": 3, "reason": "broken_line", "problem": "cut off"}
+    content = {
+        "partitions": names,
+        "roots": {"h5": "h5"},
+        "splits": {name: f"{name}.json" for name in splits},
+    }
+    content["jsonl"] = {"counts": {"ids": 8}, "problems": [problem]}
+    (folder / "merge.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_all_partitions_become_one_index_with_its_coverage(tree):
+    write_tree(tree, ids="abcdefga")
+    (tree / "features/h5-gone.h5.parquet").touch()
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.5"]) == 0
+    assert len(FeatureIndex("out/features.index")) == 7
+    assert not (tree / "features/h5-gone.h5.parquet").exists()
+    coverage = json.loads((tree / "out/coverage.json").read_text())
+    assert [part["line"].partition(" remain")[0] for part in coverage["splits"]] == [
+        "train: 2 cliques of at least 2 (66.7 %) and 5 versions (71.4 %)",
+        "test: 0 cliques of at least 2 (0.0 %) and 0 versions (0.0 %)",
+    ]
+    assert [row["reason"] for row in rows(tree / "out/rejects.jsonl")] == ["broken_line", "duplicate_id"]
+    assert [tuple(row.values()) for row in rows(tree / "out/missing.jsonl")] == [
+        *(("train", "x", "absent"), ("train", "C-2"), ("test", "h", "absent"), ("test", "C-4"))
+    ]
+    assert list(json.loads((tree / "out/train.json.filtered").read_text())) == ["C-1", "C-3"]
+
+
+def test_too_much_missing_stops_without_an_index(tree, capsys):
+    write_tree(tree)
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.1"]) == 1
+    assert (
+        "train: 1 of 7 versions have no features, more than max_missing_fraction 0.1 allows"
+        in capsys.readouterr().err
+    )
+    assert not (tree / "out/features.index").exists() and (tree / "out/missing.jsonl").exists()
+
+
+def test_leaks_are_an_error_or_leave_train(tree, capsys):
+    write_tree(tree, {"train": {**SPLITS["train"], "C-4": "gb"}, "test": {"C-4": "gh", "C-5": "ef"}})
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    assert (
+        "1 clique and 3 recordings are in two splits, first clique C-4, split train, other test"
+        in capsys.readouterr().err
+    )
+    assert not (tree / "out/features.index").exists()
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--on-leak", "drop"]) == 0
+    assert list(json.loads((tree / "out/train.json.filtered").read_text())) == ["C-1"]
+    assert list(json.loads((tree / "out/test.json.filtered").read_text())) == ["C-4", "C-5"]
+    assert len(rows(tree / "out/leaks.jsonl")) == 4

@@ -1,0 +1,123 @@
+"""Which partitions of features a change of files or records makes pending."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.common.workflow.sources import Sources, sync
+from millrace.music import sources
+
+CHUNKS, FOLDER = [f"chunk_{n:05d}.h5" for n in range(4)], "ab"
+
+
+class Tree:
+    """Empty files in the layout of features, a JSONL that points to them, splits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.partitions = folder, folder / "results/music/partitions"
+        for name in CHUNKS:
+            (folder / "h5").mkdir(exist_ok=True)
+            (folder / "h5" / name).touch()
+        (folder / "mm" / FOLDER).mkdir(parents=True)
+        self.rows = [{"youtube_id": f"id{n}", "h5_chunk": CHUNKS[n % 4]} for n in range(40)]
+        self.write(self.rows)
+        (folder / "splits").mkdir()
+        (folder / "splits/train.json").write_text(json.dumps({"C-1": [{"youtube_id": "id1"}]}))
+        self.settings = sources.Settings(
+            *(str(folder / name) for name in ("h5", "mm", "a.jsonl", "splits")),
+        )
+
+    def write(self, rows: list[dict]) -> None:
+        (self.folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def sync(self) -> Sources:
+        synced = sync(sources.collect, self.settings, self.partitions)
+        synced.save()
+        return synced
+
+    def build(self) -> None:
+        """As if the jobs had run."""
+        names = self.sync().partitions["features"]
+        for path in [*(f"features/{name}.parquet" for name in names), "index/features.index"]:
+            (self.partitions.parent / path).parent.mkdir(exist_ok=True)
+            (self.partitions.parent / path).touch()
+
+    def changed(self, change: Callable[[], None]) -> set[str]:
+        def files() -> dict[str, bytes]:
+            paths = [*self.partitions.glob("*.json"), self.partitions / "merge/all.json"]
+            return {path.stem: path.read_bytes() for path in paths}
+
+        self.build()
+        before = files()
+        change()
+        self.sync()
+        return {name for name, content in files().items() if before.get(name) != content}
+
+
+CHANGES = {
+    "append": (lambda t: t.write([*t.rows, *({**t.rows[n], "youtube_id": f"x{n}"} for n in (0, 1, 2))]),
+        {"h5-chunk_00000.h5", "h5-chunk_00001.h5", "h5-chunk_00002.h5"},
+        "0 records changed, 3 new (x0, x1, x2), 0 gone; 1 list changed (a.jsonl: 3 ids more), "
+        "0 new, 0 gone -> 3 of 5 partitions and the index"),
+    "delete": (lambda t: t.write(t.rows[:-1]), {"h5-chunk_00003.h5"},
+        "0 records changed, 0 new, 1 gone (id39)"),
+    "a key added later": (lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_key": "/a"}]),
+        {"h5-chunk_00003.h5"}, "1 record changed (id39: key), 0 new, 0 gone -> 1 of 5 partitions"),
+    "re-order": (lambda t: t.write(t.rows[::-1]), set(), ""),
+    "touch": (lambda t: os.utime(t.folder / "a.jsonl", (1, 1)), set(), ""),
+    "chunk": (lambda t: (t.folder / "h5" / CHUNKS[2]).write_text("x"), {"h5-chunk_00002.h5"},
+        "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone -> 1 of 5 partitions"),
+    "mm": (lambda t: (t.folder / "mm/ab/abcdefghijk.mm").touch(), {"mm-ab"}, "1 mm folder changed (ab:"),
+    "new chunk": (lambda t: (t.folder / "h5/new.h5").touch(), {"h5-new.h5"}, "1 new (new.h5)"),
+    "split": (lambda t: (t.folder / "splits/train.json").write_text('{"C-1": [], "C-2": [{}, {}]}'), set(),
+        "1 list changed (train.json: 1 versions more), 0 new, 0 gone -> the index"),
+    "new ids": (lambda t: t.write([*t.rows, *({"youtube_id": f"new{n}"} for n in range(20))]), set(),
+        "1 list changed (a.jsonl: 20 ids more), 0 new, 0 gone -> the index"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, pending, line", CHANGES.values(), ids=CHANGES)
+def test_a_change_makes_its_partitions_pending_and_says_so(tmp_path, change, pending, line):
+    tree = Tree(tmp_path)
+    assert tree.changed(lambda: change(tree)) - {"all"} == pending
+    assert line in tree.sync().changes if line else tree.sync().changes == ""
+
+
+def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
+    tree = Tree(tmp_path)
+    tree.write([*tree.rows, {"youtube_id": "lost", "h5_chunk": "none.h5"}, {"artist": "?"}])
+    notes = tree.sync().notes
+    assert [note.partition(": ")[2][:66] for note in notes] == [
+        "1 problem, the first in line 42: no_id: neither versions nor one o",
+        "1 pointer to nothing, such as lost: h5_chunk 'none.h5' is not belo",
+    ]
+    assert tree.sync().notes == notes
+    merge = json.loads((tree.partitions / "merge/all.json").read_text())
+    assert [row["reason"] for row in merge["jsonl"]["problems"]] == ["no_id", "wrong_pointer"]
+
+
+def test_places_without_features_are_named(tmp_path, monkeypatch):
+    tree = Tree(tmp_path)
+    for key, value, words in [
+        ("h5_root", str(tmp_path / "none"), f"music.h5_root: {tmp_path}/none does not exist"),
+        ("mm_root", str(tmp_path / "h5"), "music.mm_root: "),
+        ("jsonl", str(tmp_path / "b.jsonl"), "music.jsonl: "),
+        ("splits", str(tmp_path / "h5"), "music.splits: "),
+    ]:
+        before = getattr(tree.settings, key)
+        setattr(tree.settings, key, value)
+        missing = tree.sync().missing
+        assert missing and not missing.pristine and words in missing.text
+        setattr(tree.settings, key, before)
+    (tmp_path / "splits/verify.json").write_text("[]")
+    with pytest.raises(MillraceError, match=r"verify\.json: not a split"):
+        tree.sync()
+    monkeypatch.chdir(tmp_path)
+    tree.settings.h5_root, tree.partitions = str(sources.DEMO / "h5"), tmp_path / "fresh"
+    assert tree.sync().missing.pristine

@@ -1,0 +1,118 @@
+"""The training step on a small corpus: its folder, logs and checkpoints, going on exactly, and its checks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from millrace.common.errors import MillraceError
+from millrace.common.training import loop
+from millrace.common.training.ranks import Ranks, adopt_slurm_tasks
+from millrace.music import train_model
+from millrace.music.models.published import load_published
+from millrace.music.training import conf, run
+from millrace.music.training.task import VersionTask
+from tests.music.versions import corpus, overrides
+
+LOSSES = ("l_main", "l_cent", "l_cont", "v_dpos", "v_dneg", "v_zmax", "v_zmean", "v_zstd")
+
+
+def lines(folder: Path) -> list[dict]:
+    """metrics.jsonl without the times, and without counts, which are of the process."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    volatile = ("seconds", "time_share", "per_second", "counts")
+    return [{key: value for key, value in row.items() if key not in volatile} for row in rows]
+
+
+def test_a_run_writes_the_originals_names_and_goes_on_exactly(tmp_path, monkeypatch):
+    corpus(tmp_path)
+    arguments = overrides(tmp_path, "training.numepochs=3", "training.save_freq=2", "path.logs=logs")
+    monkeypatch.chdir(tmp_path)
+    assert train_model.main([*arguments, "jobname=whole"]) == 0
+    whole = lines(Path("logs/whole"))
+    evaluations = [row["metrics"] for row in whole if row["event"] == "eval"]
+    names = {f"{part}/{name}" for part in ("train", "valid") for name in LOSSES} | {"hpar/lr", "hpar/epoch"}
+    names |= {f"valid/m_{name}" for name in ("MAP", "MR1", "ARP", "COMP")}
+    assert [set(each) >= names for each in evaluations] == [False, True, True, True]
+    assert [each["hpar/epoch"] for each in evaluations] == [0, 1, 2, 3]
+
+    # The folder holds the configuration as run, and models in the published form.
+    files = {path.name for path in Path("logs/whole").iterdir()}
+    assert files >= {"configuration.yaml", "metrics.json", "left_out.json", "checkpoint_epoch2.ckpt"}
+    assert "checkpoint_epoch3.ckpt" not in files
+    assert yaml.safe_load(Path("logs/whole/configuration.yaml").read_text())["model"]["zdim"] == 64
+    assert load_published("logs/whole/checkpoint_best.ckpt").config.zdim == 64
+    more = ("checkpoint=logs/whole/checkpoint_last.ckpt", "limit_batches=1")
+    start = conf.read([*arguments, "jobname=other", *more])
+    augmented = [name for name, *_ in VersionTask(start, tmp_path).augment.chosen]
+    assert augmented == ["specaugment", "timestretch", "pitchtranspose"]  # the published ones
+    first = run.run(start, Path("logs/other"))
+    assert first["optimizer_steps"] == 3
+    assert first["first_evaluation"]["valid/m_ARP"] == evaluations[-1]["valid/m_ARP"]
+
+    # Stopped in the middle of epoch 2, then started again: as if it had never stopped.
+    train, chosen = loop.train, conf.read([*arguments, "jobname=stopped"])
+
+    def stop(step: int) -> None:
+        if step == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.loop, "train", lambda *of: train(*of, on_step=stop))
+    with pytest.raises(KeyboardInterrupt):
+        run.run(chosen, Path("logs/stopped"))
+    monkeypatch.setattr(run.loop, "train", train)
+    run.run(chosen, Path("logs/stopped"))
+    assert lines(Path("logs/stopped")) == whole
+
+
+def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):
+    corpus(tmp_path)
+    more = ("training.optim.sched=plateau_1", "training.optim.min_lr=1e-4", "training.numepochs=50")
+    chosen = conf.read(overrides(tmp_path, *more, "training.optim.lr=2e-4", "data.audiolen=4"))
+    with caplog.at_level("INFO", "millrace"):
+        summary = run.run(chosen, tmp_path / "run")
+    assert 2 <= summary["epochs"] < 50
+    assert "min lr reached (4e-05 is below min_lr 0.0001): the run ends here" in caplog.text
+    assert any(line.endswith("  *") for line in caplog.messages)
+    # Started again it ends at once, with the same best value and rate.
+    assert run.run(chosen, tmp_path / "run")["epochs"] == summary["epochs"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fabric.ngpus=2", "fabric.nnodes 1 x fabric.ngpus 2 make 2, but 1 process was started"),
+        ("fabric.accelerator=cuda", "Set fabric.accelerator=cpu"),
+        ("path.index=", "path.index is not set"),
+        ("model.cqt.hoplen=0.03", "of which no whole number makes the model's frame"),
+        ("training.batchsize=50", "make no batch of 50 anchors"),
+    ],
+)
+def test_what_cannot_train_is_refused(tmp_path, override, message, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    corpus(tmp_path)
+    with pytest.raises(MillraceError) as error:
+        run.run(conf.read(overrides(tmp_path, override)), tmp_path / "run")
+    assert message in str(error.value)
+
+
+def test_tasks_of_srun_are_ranks(monkeypatch):
+    values = {"STEP_NUM_TASKS": 4, "STEP_NUM_NODES": 2, "PROCID": 3, "LOCALID": 1, "JOB_ID": 7, "STEP_ID": 0}
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    adopt_slurm_tasks()
+    assert Ranks.from_environment() == Ranks()
+    for name, value in values.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1")
+    with monkeypatch.context() as restored:
+        for name in names:
+            restored.setenv(name, "")
+            restored.delenv(name)
+        adopt_slurm_tasks()
+        assert Ranks.from_environment() == Ranks(3, 4, 1, 2) and os.environ["MASTER_ADDR"] == "10.0.0.1"

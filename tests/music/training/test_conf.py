@@ -1,0 +1,101 @@
+"""Configurations: files in the published form, overrides as users type them, and what is refused."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.music import evaluate_model, train_model
+from millrace.music.training import conf
+from millrace.music.training.augment import Augmentations
+
+FILE = """
+path:
+  h5_root: "../../chunks"
+  splits: {train: a.json, verify: c.json}
+data:
+  splits: {val: b.json}
+  maxlen: null
+model:
+  zdim: 2048
+  cqt: {hoplen: 0.02}
+fabric: {precision: 32}
+augmentations:
+  gain: {p: 0.9, r: [0.02, 1]}
+  specaugment: {p: 0.4}
+training:
+  optim: {lr: 2e-4, min_lr: 1e-6}
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train_h5.py jobname=dvi-h5 conf=config/dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=2",
+        "srun python -u train_h5.py jobname=dvi-h5 conf=config/dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=2",
+    ],
+)
+def test_the_original_trainers_command_is_taken_as_typed(command, tmp_path, monkeypatch):
+    words = shlex.split(command)
+    arguments = words[words.index("train_h5.py") + 1 :]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/dvi-h5.yaml").write_text(FILE)
+    chosen = conf.read(train_model.make_parser().parse_args(arguments).overrides)
+    assert (chosen["jobname"], chosen["fabric.nnodes"], chosen["fabric.ngpus"]) == ("dvi-h5", 1, 2)
+    assert chosen["path.h5_root"] == "../../chunks"
+
+
+def test_the_original_evaluations_options_are_taken_as_typed():
+    typed = "checkpoint=x/best.ckpt partition=test redux=bpwr-10 maxlen=300 qslen= qshop=5 cslen= cshop=5 "
+    typed += "limit_num="
+    args = evaluate_model.make_parser().parse_args([*typed.split(), "data.maxlen=7"])
+    options, others = conf.split_options(args.overrides)
+    lengths = {"maxlen": 300.0, "qslen": None, "qshop": 5.0, "cslen": None, "cshop": 5.0, "limit_num": 0}
+    assert options == {"checkpoint": "x/best.ckpt", "partition": "test", "redux": "bpwr-10", **lengths}
+    assert others[-1] == "data.maxlen=7"
+
+
+def test_a_file_is_read_whole_over_the_published_defaults(tmp_path):
+    (tmp_path / "dvi.yaml").write_text(FILE)
+    chosen = conf.read([f"conf={tmp_path}/dvi.yaml", "training.batchsize=10", "path.logs=a b"])
+    splits = [chosen[f"path.splits.{name}"] for name in ("train", "valid", "test")]
+    assert splits == ["a.json", "b.json", "c.json"] and chosen["path.logs"] == "a b"
+    assert (chosen["training.optim.lr"], chosen["training.optim.min_lr"]) == (0.0002, 1e-06)
+    assert (chosen.model.zdim, chosen["fabric.precision"], chosen["data.maxlen"]) == (2048, "32", 0.0)
+    published = {"seed": 43, "data.n_per_class": 4, "data.p_samesong": 0.0, "data.pad_mode": "repeat"}
+    published |= {"data.prefetch_factor": 4, "data.persistent_workers": True, "data.mp_context": "spawn"}
+    published |= {"training.optim.sched": "plateau_10", "training.numepochs": 1000, "data.audiolen": 150.0}
+    published |= {"training.monitor.quantity": "m_COMP", "training.monitor.mode": "min"}
+    assert {key: chosen[key] for key in published} == published and conf.read([])["training.batchsize"] == 25
+    # What the file augments is all that is augmented; what needs a waveform is skipped.
+    parts = Augmentations(chosen.section("augmentations")).chosen
+    assert [(name, p) for name, p, _ in parts] == [("specaugment", 0.4)]
+    assert len(Augmentations(conf.read([]).section("augmentations")).chosen) == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "data.nworker=3",
+            "the command line: there is no key data.nworker. The nearest known one is data.nworkers",
+        ),
+        ("nworkers=3", "nearest known one is data.nworkers"),
+        ("model.cqt.hop=1", "nearest known one is model.cqt.hoplen"),
+        ("augmentations.specaugment.q=1", "nearest known one is augmentations.specaugment"),
+        ("data.input=waveform", "create_features"),
+        ("training.optim.sched=poly_2", "plateau_N"),
+        ("training.batchsize=null", "training.batchsize: the value is None"),
+        ("training.batchsize=1", "Set it to 2 or more"),
+        ("data.mp_context=thread", "spawn or fork or forkserver"),
+        ("data.audiolen=10", "Set it to 20 or more"),
+        ("jobname", "Write key=value"),
+    ],
+)
+def test_what_no_key_takes_is_refused(override, message):
+    with pytest.raises(MillraceError) as error:
+        conf.read([override])
+    assert message in str(error.value)
