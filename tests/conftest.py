@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -109,3 +110,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"not installed although MILLRACE_CI is set: {', '.join(missing)}", pytrace=False)
         if missing:
             pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+def pytest_runtest_teardown() -> None:
+    """A step that a test called logs to that test's stderr, which is closed after it: neither that stream nor
+    its level is for the next test."""
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
