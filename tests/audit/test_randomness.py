@@ -72,6 +72,17 @@ def test_a_loader_that_hangs_is_named_by_its_place(guard):
     assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
 
 
+@pytest.mark.parametrize(("batches", "verdict"), [(2, "pass"), (0, "not decidable")])
+def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, batches, verdict):
+    options = Options(PLACE + "sampled", args={"state": True, "workers": 0}, ranks=1)
+    results = guard.audit(options, ["look", "epochs", "source", "resume"])
+    [seen] = results["resume"].data
+    assert seen["whole"] == [True] and len(seen["ways"][0]) > batches
+    seen.update(whole=[False], ways=[seen["ways"][0][:batches]])
+    [finding] = registry.judge(results, [each for each in FAMILY if each.entry == "resume"])
+    assert finding.verdict == verdict
+
+
 def judge(guard: Guard, **options: object) -> list[tuple[str, str, str]]:
     results = guard.audit(Options(**options), PROBES)
     return [(each.entry, each.verdict, each.cause) for each in registry.judge(results, FAMILY)]

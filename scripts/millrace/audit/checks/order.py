@@ -119,8 +119,15 @@ def restored(evidence: Evidence) -> Iterable[Finding]:
         if not any(left):
             yield Finding("resume", "not decidable", "nothing is left that can be known again", needs=NEED_ID)
             return
-        if any(came == left if seen["whole"] else came and _same(came, left) for came in ways):
+        if any(
+            came == left if whole else came and _same(came, left)
+            for came, whole in zip(ways, seen["whole"], strict=True)
+        ):
             continue
+        if not any(ways[-1]) and not seen["whole"][-1]:
+            cause = "the time was over before a batch came after a restart"
+            yield Finding("resume", "not decidable", cause, needs="a longer --timeout")
+            return
         came = ways[-1]
         before, rest, new = (Counter(i for ids in each for i in ids) for each in (orders[1][:at], left, came))
         lists = {"replayed": list((new & before) - rest), "skipped": list(rest - new)}

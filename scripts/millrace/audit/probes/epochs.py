@@ -186,6 +186,7 @@ def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with equal seeds.
 
     `how`: the part that has the state, or "" if none has one. `ahead`: workers draw before the loop sees.
+    `whole`: of each way, whether epoch 1 was read to its end both times, and not until the time was over.
     """
     tap = _started(target, options, rank)
     how = next((place for place, part in parts(tap).items() if _stateful(part)), "")
@@ -201,7 +202,7 @@ def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     for step, _ in enumerate(tap.epoch(), start=1):
         if step == at and how != SKIPS:
             state = copy.deepcopy(parts(tap)[how].state_dict())
-    run = [tap.notes(0), tap.notes(1)]
+    run, ended, whole = [tap.notes(0), tap.notes(1)], tap.ended[1], []
     tap.close()
     # Loops differ in whether they call set_epoch after a restart: a state may rely on either.
     ways = []
@@ -217,8 +218,8 @@ def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
             tap.view = sys.modules["accelerate"].skip_first_batches(tap.view, at)
         tap.run()
         ways.append(tap.notes(0))
+        whole.append(ended and tap.ended[0])
         tap.close()
-    whole = len(run[1]) < MOST_BATCHES
     return {"how": how, "at": at, "run": run, "ways": ways, "ahead": bool(workers), "whole": whole}
 
 
