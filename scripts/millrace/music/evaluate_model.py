@@ -39,10 +39,10 @@ def main(argv: list[str] | None = None) -> None:
     ranks.adopt_slurm_tasks()
     import torch
 
-    from millrace.music.training import evaluation
+    from millrace.music.training import run
 
     torch.set_num_threads(args.threads)
-    if result := evaluation.evaluate(conf, options):
+    if result := run.evaluate(conf, options):
         figures, widths = result["figures"], result["intervals"]
         shown = ", ".join(
             f"{n} {figures[f'm_{n}']:.4f} ± {widths[f'm_{n}']:.4f}" for n in ("MAP", "MR1", "ARP")

@@ -65,12 +65,12 @@ def test_the_published_contract():
     ("section", "problem"),
     [
         ({"name": "cqtnet"}, "'cqtnet'. Set it to clews"),
-        ({"cqt": {"hop": 1}}, "no key cqt.hop"),
+        ({"cqt": {"hop": 1}}, "no key model.cqt.hop"),
         ({"zdim": "1024"}, "model.zdim: the value is '1024'"),
         ({"zdim": 0}, "zdim is 0"),
         ({"backbone": {"down": [1, 2, 2]}}, "differ in length"),
         ({"backbone": {"channels": [256, 512, 1023, 2048]}}, "1023 channels"),
-        ("clews", "this is 'clews'"),
+        ("clews", "model is 'clews'. Give keys, such as model.name"),
     ],
 )
 def test_a_model_section_with_a_mistake_is_refused(section, problem):

@@ -44,6 +44,12 @@ class Cliques:
         """The rows of this recording's clique."""
         return range(*(int(bound[row]) for bound in self._bounds))
 
+    def sizes(self) -> dict[str, int]:
+        """How many cliques have so many recordings."""
+        recordings = np.unique(self.cliques, return_counts=True)[1]
+        sizes, counts = np.unique(recordings, return_counts=True)
+        return dict(zip(map(str, sizes.tolist()), counts.tolist(), strict=True))
+
     def only(self, chosen: np.ndarray) -> Cliques:
         """The chosen rows (bool), without cliques of which one is left."""
         sizes = np.bincount(self.cliques[chosen], minlength=self.cliques.max(initial=0) + 1)
