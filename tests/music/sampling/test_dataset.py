@@ -143,3 +143,15 @@ def test_windows_of_the_other_kind_of_file_are_counted(tmp_path):
     # Of each clique one recording is in the lost file.
     assert [one(data, [0, 2]).fallbacks for _ in range(2)] == [{"file_missing": 2}] * 2
     assert not one(data, [0, 2]).bad
+
+
+def test_a_copy_that_ends_before_the_window_is_no_copy(tmp_path):
+    corpus(tmp_path, {"train": (2, 2)})
+    for seed in range(1, 5):
+        trees.write_mm(tmp_path / "mm", trees.number(seed), trees.cqt(1, 60))
+    folders = sorted(f"mm/{path.name}" for path in (tmp_path / "mm").iterdir())
+    index = trees.indexed(tmp_path, ["chunk_00000.h5", "chunk_00001.h5"], folders)
+    data = dataset(tmp_path, n_per_class=2)
+    os.remove(index.entries(int(data.cliques.tracks[0]))[0].file)
+    batches = [one(data, [0, 2], epoch) for epoch in range(4)]
+    assert {bad.reason for batch in batches for bad in batch.bad} == {"file_missing"}

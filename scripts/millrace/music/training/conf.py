@@ -13,15 +13,8 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.music.features.roots import split_files, split_name
 from millrace.music.features.track import Contract
-from millrace.music.models.config import (
-    CONFIGS,
-    ClewsConfig,
-    checked,
-    flat,
-    nested,
-    parse_value,
-    read_yaml,
-)
+from millrace.music.models import config
+from millrace.music.models.config import ClewsConfig, checked, flat, nested
 
 COMMAND_LINE = "the command line"
 # Augmentations of waveforms, which precomputed features cannot have.
@@ -58,7 +51,6 @@ _CHOICES = {
     "data.on_leak": ("error", "drop"),
     "training.optim.name": ("adam", "adamw"),
     "training.monitor.quantity": ("m_COMP", "m_MAP", "m_MR1", "m_ARP", "l_main"),
-    "training.monitor.mode": ("min", "max"),
     "augmentations.timestretch.pad_mode": ("repeat", "zeros"),
     "augmentations.timestretch.cut_mode": ("start", "end", "random"),
 }
@@ -117,7 +109,7 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
             raise MillraceError(f"{text} is no override", COMMAND_LINE, "Write key=value")
         words[key] = value
     path = words.get("conf") or conf
-    content = flat(read_yaml(path, "Name a configuration: conf=FILE")) if path else {}
+    content = flat(config.read_yaml(path, "Name a configuration: conf=FILE")) if path else {}
     typed = {key: _parsed(key, text, _DEFAULTS.get(key)) for key, text in words.items()}
 
     result, where = Conf(_DEFAULTS), str(path or COMMAND_LINE)
@@ -126,7 +118,7 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
     for values, place in ((content, where), (flat(typed), COMMAND_LINE)):
         result |= checked(_renamed(values, place), _KNOWN, place)
     own = result.section("model")
-    if preset := CONFIGS.get(own.get("name", "")):
+    if preset := config.CONFIGS.get(own.get("name", "")):
         own = {**flat(preset.as_section()), **flat(own), "name": preset.name}
     result |= flat({"model": ClewsConfig.from_mapping(own).as_section()})
     result["conf"] = str(path)
@@ -152,7 +144,7 @@ def split_options(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 def _parsed(key: str, text: str, default: Any) -> Any:
     try:
-        return text if isinstance(default, str) else parse_value(text)
+        return text if isinstance(default, str) else config.parse_value(text)
     except yaml.YAMLError:
         problem = f"{key} has the value {text!r}"
         raise MillraceError(problem, COMMAND_LINE, "Write it as in YAML") from None
@@ -203,7 +195,7 @@ def _check(conf: Conf, where: str) -> None:
         if len(r := conf.get(key, [0, 0])) != 2 or r[0] > r[1]:
             raise MillraceError(f"{key} is {r}", where, "Give the least and the greatest value")
     monitor = conf.section("training")["monitor"]
-    if (monitor["quantity"] == "m_MAP") != (monitor["mode"] == "max"):
+    if monitor["mode"] != ("max" if monitor["quantity"] == "m_MAP" else "min"):
         problem = "training.monitor has quantity {quantity} and mode {mode}".format(**monitor)
         raise MillraceError(problem, where, "The best m_MAP is the max, of all others it is the min")
     if not re.fullmatch(r"flat|plateau_[1-9]\d*", schedule := conf["training.optim.sched"]):
