@@ -69,7 +69,7 @@ def test_the_published_contract():
         ({"zdim": "1024"}, "model.zdim: the value is '1024'"),
         ({"zdim": 0}, "zdim is 0"),
         ({"backbone": {"down": [1, 2, 2]}}, "differ in length"),
-        ({"backbone": {"channels": [256, 512, 1023, 2048]}}, "1023 channels"),
+        ({"backbone": {"channels": [256, 512, 1023, 2048]}}, "has 1023 channels"),
         ("clews", "model is 'clews'. Give keys, such as model.name"),
     ],
 )

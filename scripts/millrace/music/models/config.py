@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,25 +43,6 @@ class ClewsConfig:
     loss_gamma: float = 5.0
     loss_epsilon: float = 1e-6
 
-    def __post_init__(self) -> None:
-        if self.name != "clews":
-            raise MillraceError(f"name is {self.name!r}", "model", "Set it to clews: others are unknown")
-        for name, value in asdict(self).items():
-            numbers = value if isinstance(value, tuple) else (value,)
-            if not isinstance(value, str) and not (numbers and all(number > 0 for number in numbers)):
-                raise MillraceError(f"{name.replace('_', '.')} is {value}", "model", "Set it above 0")
-        if self.shingle_frames < _LEAST_FRAMES or round(self.shingling_hop / self.frame_seconds) < 2:
-            problem = f"shingling.len or hop is too short in frames of {self.frame_seconds:g} s"
-            raise MillraceError(problem, "model", f"Give {_LEAST_FRAMES} frames or more, and a hop of 2")
-        stages = {len(self.backbone_blocks), len(self.backbone_channels), len(self.backbone_down)}
-        if len(stages) > 1 or len(self.frontend_channels) != 2:
-            problem = "backbone.blocks, channels and down differ in length, or frontend.channels are not two"
-            raise MillraceError(problem, "model", "Give one number for each stage")
-        odd = [size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2]
-        if odd:
-            remedy = "Use even numbers: half of the channels are normalised by batch, half by instance"
-            raise MillraceError(f"a stage has {odd[0]} channels", "model", remedy)
-
     @property
     def bins(self) -> int:
         """Rows of a feature."""
@@ -78,14 +59,36 @@ class ClewsConfig:
         return round(self.shingling_len / self.frame_seconds)
 
     @classmethod
-    def from_mapping(cls, model: Mapping[str, Any]) -> ClewsConfig:
+    def from_mapping(cls, model: Mapping[str, Any], where: str = "") -> ClewsConfig:
         """The `model` section of a configuration, nested or by dotted key; missing keys have the defaults.
 
-        Raises MillraceError as `checked` does.
+        Raises MillraceError as `checked` does, and for sizes of which no model can be made.
         """
-        values = checked(flat({"model": model}), flat({"model": cls().as_section()}))
+        values = checked(flat({"model": model}), flat({"model": cls().as_section()}), where)
         names = {key[6:].replace(".", "_"): value for key, value in values.items()}
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in names.items()})
+        config = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in names.items()})
+        for problem, remedy in config._problems():
+            raise MillraceError(problem, where, remedy)
+        return config
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """What speaks against these sizes, and what to do about it; one may rest on those before it."""
+        if self.name != "clews":
+            yield f"model.name is {self.name!r}", "Set it to clews: others are unknown"
+        for name, value in asdict(self).items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not isinstance(value, str) and not (numbers and all(number > 0 for number in numbers)):
+                yield f"model.{name.replace('_', '.')} is {value}", "Set it above 0"
+        if self.shingle_frames < _LEAST_FRAMES or round(self.shingling_hop / self.frame_seconds) < 2:
+            problem = f"model.shingling.len or hop is too short in frames of {self.frame_seconds:g} s"
+            yield problem, f"Give {_LEAST_FRAMES} frames or more, and a hop of 2"
+        stages = {len(self.backbone_blocks), len(self.backbone_channels), len(self.backbone_down)}
+        if len(stages) > 1 or len(self.frontend_channels) != 2:
+            problem = "backbone.blocks, channels and down differ in length, or frontend.channels are not two"
+            yield problem, "Give one number for each stage"
+        if odd := [size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2]:
+            remedy = "Use even numbers: half of the channels are normalised by batch, half by instance"
+            yield f"a stage of the model has {odd[0]} channels", remedy
 
     def as_section(self) -> dict[str, Any]:
         """The `model` section that `from_mapping` reads, nested as published."""

@@ -34,10 +34,7 @@ def load_published(checkpoint: str | Path) -> Clews:
     configuration = path.with_name(CONFIGURATION)
     remedy = f"A published checkpoint needs the {CONFIGURATION} that it was trained with beside it"
     section = read_yaml(configuration, remedy).get("model") or {}
-    try:
-        model = Clews(ClewsConfig.from_mapping(section))
-    except MillraceError as error:
-        raise MillraceError(error.problem, f"{configuration}: {error.where}", error.remedy) from error
+    model = Clews(ClewsConfig.from_mapping(section, str(configuration)))
     try:
         names = get_unsafe_globals_in_checkpoint(path)
         if refused := [name for name in names if not _OBJECTS.fullmatch(name)]:

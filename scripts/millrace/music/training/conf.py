@@ -120,7 +120,7 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
     own = result.section("model")
     if preset := config.CONFIGS.get(own.get("name", "")):
         own = {**flat(preset.as_section()), **flat(own), "name": preset.name}
-    result |= flat({"model": ClewsConfig.from_mapping(own).as_section()})
+    result |= flat({"model": ClewsConfig.from_mapping(own, where).as_section()})
     result["conf"] = str(path)
     _check(result, where)
     return result

@@ -22,7 +22,7 @@ from millrace.common.loading.task_loader import TaskLoader
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import Spans
 from millrace.music.models.clews import Clews
-from millrace.music.models.published import load_published
+from millrace.music.models.published import CONFIGURATION, load_published
 from millrace.music.sampling.dataset import CliqueDataset, TrackBatch
 from millrace.music.sampling.plan import AnchorPlan, plan_anchors
 from millrace.music.sampling.windows import Geometry
@@ -70,18 +70,17 @@ class VersionTask:
         if start:
             model = load_published(start)
             if model.config != self.config:
-                raise MillraceError("the model is another one than the configuration's", start)
+                remedy = f"Set the model section to that of the {CONFIGURATION} beside it"
+                raise MillraceError("the model is another one than the configuration's", start, remedy)
             log.info("weights of %s; optimiser and epochs begin anew", start)
         log.info("clews: %.1f million parameters", model.parameter_count / 1e6)
         return model
 
     def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> AnchorPlan:
         """The plan of an epoch, or of its rest after `spans`."""
-        conf = self.conf
+        conf, train = self.conf, self.features.cliques["train"]
         size, limit = conf["training.batchsize"], conf["limit_batches"]
-        return plan_anchors(
-            self.features.cliques["train"], size, conf["seed"], epoch, world_size, spans, limit
-        )
+        return plan_anchors(train, size, conf["seed"], epoch, world_size, spans, limit)
 
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
         return len(self.plan(epoch, world_size, spans))
@@ -264,6 +263,4 @@ def audited(keys: Mapping[str, Any], conf: str = "") -> TaskLoader:
 def _means(prefix: str, parts: list[list[float]]) -> dict[str, float]:
     """Means by name of the ranks' (count, sum, sum, ...); none without any."""
     count, *sums = np.sum(parts, axis=0).tolist()
-    return (
-        {f"{prefix}/{name}": each / count for name, each in zip(LOGGED, sums, strict=True)} if count else {}
-    )
+    return {f"{prefix}/{name}": each / count for name, each in zip(LOGGED, sums, strict=True) if count}
