@@ -79,9 +79,9 @@ def read_cliques(
         rows: dict[str, tuple[int, int]] = {}
         lost = [row.get("clique", row.get("id", "")) for row in leaked if row["split"] == name]
         left_out: dict[str, list[str]] = {"leaked": lost, "in_two_cliques": []}
-        for clique in split.cliques:
-            clique_ids.setdefault(clique, len(clique_ids))
         for clique, versions in without_leaks(split, leaked).cliques.items():
+            # Of what is left a clique is in one split only, so that ordinals rise from row to row.
+            clique_ids[clique] = len(clique_ids)
             for video in dict.fromkeys(filter(None, map(video_id, versions))):
                 if video in rows:
                     left_out["in_two_cliques"].append(video)
@@ -93,7 +93,7 @@ def read_cliques(
         facts = (numbers[:, 0], numbers[:, 1], tracks, all_frames[tracks], all_hops[tracks])
         result[name] = part = Cliques(*facts, left_out).only(tracks >= 0)
         present = set(part.cliques.tolist())
-        left_out["cliques_of_one"] = [each for each in split.cliques if clique_ids[each] not in present]
+        left_out["cliques_of_one"] = [each for each in split.cliques if clique_ids.get(each) not in present]
         shown = (
             f"{len(names)} {reason.replace('_', ' ')}, such as {', '.join(names[:_SHOWN])}"
             for reason, names in left_out.items()
