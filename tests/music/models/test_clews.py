@@ -7,7 +7,7 @@ import torch
 
 from millrace.common.errors import MillraceError
 from millrace.music.models.clews import Clews
-from millrace.music.models.config import CONFIGS, ClewsConfig
+from millrace.music.models.config import CONFIGS, ClewsConfig, flat
 from tests.music import seeded
 
 
@@ -58,7 +58,7 @@ def test_the_published_contract():
         "zdim": 2048,
         "loss": {"redux": {"pos": "bpwr-5", "neg": "min"}, "gamma": 5},
     }
-    assert ClewsConfig.from_mapping(section) == CONFIGS["clews-shs"]
+    assert ClewsConfig.from_keys(flat({"model": section})) == CONFIGS["clews-shs"]
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_the_published_contract():
 )
 def test_a_model_section_with_a_mistake_is_refused(section, problem):
     with pytest.raises(MillraceError, match=problem):
-        ClewsConfig.from_mapping(section)
+        ClewsConfig.from_keys(flat({"model": section}))

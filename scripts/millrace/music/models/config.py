@@ -59,17 +59,22 @@ class ClewsConfig:
         return round(self.shingling_len / self.frame_seconds)
 
     @classmethod
-    def from_mapping(cls, model: Mapping[str, Any], where: str = "") -> ClewsConfig:
-        """The `model` section of a configuration, nested or by dotted key; missing keys have the defaults.
+    def from_keys(cls, keys: Mapping[str, Any], where: str = "") -> ClewsConfig:
+        """Of a configuration's keys `model.…`; those that are missing have the defaults.
 
         Raises MillraceError as `checked` does, and for sizes of which no model can be made.
         """
-        values = checked(flat({"model": model}), flat({"model": cls().as_section()}), where)
-        names = {key[6:].replace(".", "_"): value for key, value in values.items()}
+        values = checked(keys, cls().keys(), where).items()
+        names = {key.partition(".")[2].replace(".", "_"): value for key, value in values}
         config = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in names.items()})
         for problem, remedy in config._problems():
             raise MillraceError(problem, where, remedy)
         return config
+
+    def keys(self) -> dict[str, Any]:
+        """What `from_keys` reads."""
+        values = {f"model.{name.replace('_', '.')}": value for name, value in asdict(self).items()}
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
     def _problems(self) -> Iterator[tuple[str, str]]:
         """What speaks against these sizes, and what to do about it; one may rest on those before it."""
@@ -89,11 +94,6 @@ class ClewsConfig:
         if odd := [size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2]:
             remedy = "Use even numbers: half of the channels are normalised by batch, half by instance"
             yield f"a stage of the model has {odd[0]} channels", remedy
-
-    def as_section(self) -> dict[str, Any]:
-        """The `model` section that `from_mapping` reads, nested as published."""
-        values = {name.replace("_", "."): value for name, value in asdict(self).items()}
-        return nested({key: list(v) if isinstance(v, tuple) else v for key, v in values.items()})
 
 
 CONFIGS = {

@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {
     **{"training.optim.sched": "plateau_10", "training.optim.min_lr": 1e-6},
     **{"training.monitor.quantity": "m_COMP", "training.monitor.mode": "min"},
 }
-_KNOWN = {**_DEFAULTS, **flat({"model": ClewsConfig().as_section(), "augmentations": AUGMENTATIONS})}
+_KNOWN = {**_DEFAULTS, **ClewsConfig().keys(), **flat({"augmentations": AUGMENTATIONS})}
 _CHOICES = {
     "fabric.precision": ("32", "32-true", "16-mixed", "bf16-mixed"),
     "fabric.accelerator": ("auto", "cpu", "cuda"),
@@ -87,7 +87,8 @@ class Conf(dict):
     @property
     def model(self) -> ClewsConfig:
         """Its `model` section."""
-        return ClewsConfig.from_mapping(self.section("model"))
+        keys = {key: value for key, value in self.items() if key.startswith("model.")}
+        return ClewsConfig.from_keys(keys, self["conf"])
 
     def contract(self) -> Contract:
         """What features must be like for the model."""
@@ -117,11 +118,10 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
         result |= flat({"augmentations": AUGMENTATIONS})
     for values, place in ((content, where), (flat(typed), COMMAND_LINE)):
         result |= checked(_renamed(values, place), _KNOWN, place)
-    own = result.section("model")
-    if preset := config.CONFIGS.get(own.get("name", "")):
-        own = {**flat(preset.as_section()), **flat(own), "name": preset.name}
-    result |= flat({"model": ClewsConfig.from_mapping(own, where).as_section()})
+    if preset := config.CONFIGS.get(result.get("model.name", "")):
+        result = Conf({**preset.keys(), **result, "model.name": preset.name})
     result["conf"] = str(path)
+    result |= result.model.keys()
     _check(result, where)
     return result
 

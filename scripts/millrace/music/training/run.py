@@ -18,7 +18,7 @@ from millrace.common.loading.h5 import locking
 from millrace.common.training import devices, loop, run_folder
 from millrace.common.training.ranks import Exchange, Ranks
 from millrace.common.training.settings import LoopSettings
-from millrace.music.models.config import flat, nested
+from millrace.music.models.config import nested
 from millrace.music.models.published import CONFIGURATION, load_published
 from millrace.music.sampling.windows import Geometry
 from millrace.music.training.conf import Conf
@@ -71,7 +71,7 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     share = Share(Exchange(ranks.world_size), ranks.rank, fabric.device)
     model = load_published(options["checkpoint"]).to(fabric.device)
     # Features are those that this model takes, whatever the configuration says of another.
-    conf = Conf({**conf, **flat({"model": model.config.as_section()})})
+    conf = Conf({**conf, **model.config.keys()})
     features = Features(conf, [partition])
     cliques = features.cliques[partition]
     if limit := options["limit_num"]:
