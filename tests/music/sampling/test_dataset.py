@@ -126,7 +126,12 @@ def test_a_track_that_cannot_be_read_is_replaced_within_its_clique_and_counted(t
     data.plan = plan_anchors(data.cliques, 3, 43, 0, 1)
     with pytest.raises(MillraceError, match="more than max_bad_fraction"):
         list(BatchLoader(data, max_bad_fraction=0.01))
-    for track in (*data.cliques.tracks[1:3], *rest):
+    for track in data.cliques.tracks[1:3]:
+        os.remove(index.entries(int(track))[0].file)
+    # Nothing of the clique is left: the next one takes its place, each loss is counted once.
+    batch = one(dataset(tmp_path, n_per_class=3), [0])
+    assert sorted(bad.row for bad in batch.bad) == [0, 1, 2] and batch.cc.tolist() == [1] * 3
+    for track in rest:
         os.remove(index.entries(int(track))[0].file)
     with pytest.raises(MillraceError, match="can be read"):
         one(dataset(tmp_path), [0])
