@@ -15,9 +15,9 @@ _COUNTS = ("cliques", "cliques_found", "versions", "versions_found")
 
 
 class Run(NamedTuple):
-    """A trained run: its name, what evaluate_model said, and validations by epoch (0: untrained)."""
+    """A trained run: its folder, what evaluate_model said, and validations by epoch (0: untrained)."""
 
-    name: str
+    folder: Path
     test: dict[str, Any]
     validations: list[dict[str, float]]
 
@@ -28,7 +28,7 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     for test in tests:
         lines = map(json.loads, test.with_name("metrics.jsonl").read_text().splitlines())
         validations = [line["metrics"] for line in lines if line.get("event") == "eval"]
-        runs.append(Run(test.parent.name, json.loads(test.read_bytes()), validations))
+        runs.append(Run(test.parent, json.loads(test.read_bytes()), validations))
     missing = sum(split["missing"] for split in coverage["splits"])
     tiles = [("Tracks", _number(coverage["tracks"])), ("Audio", _number(coverage["hours"], "{:,.1f} h"))]
     tiles += [("Missing", _number(missing))]
@@ -74,20 +74,21 @@ def _sizes(splits: Mapping[str, Mapping[str, int]]) -> str:
 
 def _curves(runs: Sequence[Run]) -> str:
     """Loss of training and validation, and NAR of the valid split, by epoch."""
-    legend = [(run.name, figures.PALETTE[at % len(figures.PALETTE)]) for at, run in enumerate(runs)]
+    legend = [(run.folder.name, figures.PALETTE[at % len(figures.PALETTE)]) for at, run in enumerate(runs)]
     title, subtitle = "Training curves", "By epoch; epoch 0 is the untrained model; dashed: valid split"
-    lines = {"Loss": {"train/l_main": "-", "valid/l_main": "--"}}
-    lines["NAR of the valid split (%)"] = {"valid/m_ARP": "-"}
+    lines = [(0, "train/l_main", "-"), (0, "valid/l_main", "--"), (1, "valid/m_ARP", "-")]
     with figures.style():
         sheet = figures.Sheet(2.9, title, subtitle, legend)
-        for left, (name, keys) in zip((0.55, 5.0), lines.items(), strict=True):
+        panels = []
+        for left, name in ((0.55, "Loss"), (5.0, "NAR of the valid split (%)")):
             sheet.text(left, sheet.top + 0.14, name, fontweight="bold")
-            axes = sheet.axes(left, sheet.top + 0.28, 3.85, 2.1)
-            for run, (_, colour) in zip(runs, legend, strict=True):
-                for key, dashes in keys.items():
-                    points = [(each["hpar/epoch"], each[key]) for each in run.validations if key in each]
-                    x, y = zip(*points, strict=True) if points else ((), ())
-                    axes.plot(x, y, dashes, color=colour, marker="o", markersize=3)
+            panels.append(sheet.axes(left, sheet.top + 0.28, 3.85, 2.1))
+        for run, (_, colour) in zip(runs, legend, strict=True):
+            for place, key, dashes in lines:
+                points = [(each["hpar/epoch"], each[key]) for each in run.validations if key in each]
+                x, y = zip(*points, strict=True) if points else ((), ())
+                panels[place].plot(x, y, dashes, color=colour, marker="o", markersize=3)
+        for axes in panels:
             axes.set_ylim(bottom=0)
             axes.grid(axis="y")
             axes.set_xlabel("epoch")
@@ -102,12 +103,12 @@ def _results(runs: Sequence[Run]) -> Table:
         best = min(run.validations[1:] or run.validations, key=lambda each: each["valid/m_COMP"])
         for words, each in (("valid, untrained", run.validations[0]), ("valid, best epoch", best)):
             cells = [_number(each[f"valid/{key}"], form) for key, _, form in _FIGURES]
-            rows.append([Code(run.name), words, *cells])
+            rows.append([Code(run.folder.name), words, *cells])
         cells = []
         for key, _, form in _FIGURES:
             width = form.format(run.test["intervals"][key])
             cells.append(_number(run.test["figures"][key], f"{form} ± {width}"))
-        rows.append([Code(run.name), f"test, {run.test['queries']} queries", *cells])
+        rows.append([Code(run.folder.name), f"test, {run.test['queries']} queries", *cells])
     columns = ["Run", "Cliques of", *(name for _, name, _ in _FIGURES)]
     return Table("Retrieval of versions that no run has trained on; ± 95 % intervals", columns, rows)
 
@@ -123,4 +124,6 @@ def _nearest(run: Run) -> Table:
             cells = [each["title"], Code(each["clique"]), hit, Number(distance, f"{distance:.3g}")]
             rows.append([first, _number(rank), *cells])
     columns = ["Query", "Rank", "Nearest", "Clique", "Version?", "Distance"]
-    return Table(f"Nearest versions of {len(run.test['nearest'])} tracks, run {run.name}", columns, rows)
+    return Table(
+        f"Nearest versions of {len(run.test['nearest'])} tracks, run {run.folder.name}", columns, rows
+    )
