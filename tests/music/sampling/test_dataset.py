@@ -78,6 +78,8 @@ def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetit
     # The published lengths: 150 s, shingles of 20 s every 20 and every 10 s.
     reader = ShingleReader(windows, Contract())
     assert [len(reader.read(0, frames, hop, 0, Geometry(1500, 200, step))) for step in (200, 100)] == [8, 14]
+    # One shingle too can be written to, or torch would warn of it.
+    assert reader.read(0, frames, hop, 0, Geometry(40, 40, 40)).flags.writeable
 
 
 def test_a_hop_of_which_no_whole_number_makes_a_frame_is_averaged_by_area(tmp_path):
