@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 
 import numpy as np
 
@@ -36,19 +36,15 @@ class Cliques:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @cached_property
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        return tuple(np.searchsorted(self.cliques, self.cliques, side) for side in ("left", "right"))
-
     def members(self, row: int) -> range:
         """The rows of this recording's clique."""
-        return range(*(int(bound[row]) for bound in self._bounds))
+        clique = self.cliques[row]
+        return range(*(int(np.searchsorted(self.cliques, clique, side)) for side in ("left", "right")))
 
     def sizes(self) -> dict[str, int]:
         """How many cliques have so many recordings."""
-        recordings = np.unique(self.cliques, return_counts=True)[1]
-        sizes, counts = np.unique(recordings, return_counts=True)
-        return dict(zip(map(str, sizes.tolist()), counts.tolist(), strict=True))
+        sizes = Counter(Counter(self.cliques.tolist()).values())
+        return {str(size): count for size, count in sizes.items()}
 
     def only(self, chosen: np.ndarray) -> Cliques:
         """The chosen rows (bool), without cliques of which one is left."""

@@ -142,10 +142,8 @@ class VersionTask:
         if self._exchange is None:
             self._exchange = Exchange(fabric.world_size)
         share = Share(self._exchange, fabric.global_rank, fabric.device)
-        figures = {
-            "hpar/epoch": float(self.epochs_done),
-            "hpar/lr": self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done),
-        }
+        lr = self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done)
+        figures = {"hpar/epoch": float(self.epochs_done), "hpar/lr": lr}
         figures |= _means("train", self._exchange.gathered(self._sums.tolist()))
         figures |= self._validated(model, share)
         if fabric.global_rank == 0 and self.epochs_done:
