@@ -241,7 +241,7 @@ rule music_evaluate_model:
         "Evaluate the run {wildcards.run}"
     shell:
         "{params.environment} python -m millrace.music.evaluate_model partition=test"
-        " --checkpoint results/music/runs/{wildcards.run:q}/checkpoint_best.ckpt --output {output.figures:q} 2> {log:q}"
+        " checkpoint=results/music/runs/{wildcards.run:q}/checkpoint_best.ckpt --output {output.figures:q} 2> {log:q}"
 
 
 rule music_report_training:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 import torch
 
+from millrace.common.errors import MillraceError
 from millrace.music import evaluate_model
 from millrace.music.models.clews import Clews
+from millrace.music.models.config import CONFIGS
 from millrace.music.training import conf, evaluation, run
-from millrace.music.training.features import Features
 from tests.music.versions import corpus, overrides
 
 
@@ -43,12 +46,44 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path):
     shingles = ("maxlen=300", "qslen=0", "qshop=0", "cshop=2", "limit_num=4")
     whole = evaluated("partition=valid", "redux=min", *shingles)
     assert (whole["partition"], whole["queries"], whole["redux"]) == ("valid", 4, "min")
+    # Frames are those of the checkpoint's model, also if another configuration is named.
+    assert evaluated("model.cqt.pool=10", "data.audiolen=20")["figures"] == evaluated()["figures"]
+    with pytest.raises(MillraceError, match="test: 1 clique of two recordings"):
+        run.evaluate(chosen, conf.split_options([f"checkpoint={tmp_path}/a.ckpt", "limit_num=3"])[0])
+
+
+def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_it(tmp_path, caplog):
+    index = corpus(tmp_path, chunks=5)
+    features, model = (
+        evaluation.Features(conf.read(overrides(tmp_path)), ["test"]),
+        Clews(CONFIGS["clews-tiny"]),
+    )
+    cliques, alone = (
+        features.cliques["test"],
+        evaluation.Share(evaluation.Exchange(1), 0, torch.device("cpu")),
+    )
+    Path(index.entries(int(cliques.tracks[2]))[0].file).unlink()
+
+    def embedded(fraction: float) -> evaluation.Tracks:
+        geometry = evaluation.Geometry(200, 200, 200)
+        return evaluation.embed(
+            model.eval(), cliques, features.reader, lambda frames: geometry, alone, fraction
+        )
+
+    with torch.inference_mode():
+        with pytest.raises(MillraceError, match=r"of 6 tracks cannot be read, the first: .*No such"):
+            embedded(0.01)
+        assert cliques.ids[2] not in embedded(0.5).ids.tolist()
+        assert "tracks cannot be read" in caplog.text
+        model.proj[1].weight.fill_(math.nan)
+        with pytest.raises(MillraceError, match=rf"{index.id(int(cliques.tracks[0]))}: .*not finite"):
+            embedded(0.5)
 
 
 def test_ranks_share_tracks_and_queries_and_count_none_twice(tmp_path):
     corpus(tmp_path)
     chosen = conf.read(overrides(tmp_path))
-    features, model = Features(chosen, ["test"]), Clews(chosen.model).eval()
+    features, model = evaluation.Features(chosen, ["test"]), Clews(chosen.model).eval()
     cliques, geometry = features.cliques["test"], evaluation.Geometry(100, 40, 20)
 
     @torch.inference_mode()

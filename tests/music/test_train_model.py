@@ -16,7 +16,7 @@ from millrace.music import train_model
 from millrace.music.models.published import load_published
 from millrace.music.training import conf, run
 from millrace.music.training.task import VersionTask
-from tests.music.versions import corpus, overrides
+from tests.music.versions import SIZES, corpus, overrides
 
 LOSSES = ("l_main", "l_cent", "l_cont", "v_dpos", "v_dneg", "v_zmax", "v_zmean", "v_zstd")
 
@@ -98,6 +98,12 @@ def test_what_cannot_train_is_refused(tmp_path, override, message, monkeypatch):
     with pytest.raises(MillraceError) as error:
         run.run(conf.read(overrides(tmp_path, override)), tmp_path / "run")
     assert message in str(error.value)
+
+
+def test_a_split_without_two_cliques_is_refused_by_its_file(tmp_path):
+    corpus(tmp_path, {**SIZES, "valid": (1, 2)})
+    with pytest.raises(MillraceError, match=r"valid\.json: 1 clique of two recordings"):
+        run.run(conf.read(overrides(tmp_path)), tmp_path / "run")
 
 
 def test_tasks_of_srun_are_ranks(monkeypatch):

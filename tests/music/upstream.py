@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from millrace.music.models.clews import Clews
-from millrace.music.models.config import CONFIGS, ClewsConfig, read_yaml
+from millrace.music.models.config import CONFIGS, ClewsConfig, flat, read_yaml
 from millrace.music.training.augment import Augmentations
 from millrace.music.training.distances import reduced
 from millrace.music.training.loss import contrastive_loss
@@ -148,7 +148,9 @@ def main(clone: Path, full: bool) -> None:
     upstream = import_upstream(clone)
     fixture: dict[str, Any] = {"clews": "https://github.com/sony/clews", "shapes": {}, "counts": {}}
     for name in ("shs", "dvi"):
-        config = ClewsConfig.from_mapping(read_yaml(clone / f"config/{name}-clews.yaml")["model"])
+        config = ClewsConfig.from_keys(
+            flat({"model": read_yaml(clone / f"config/{name}-clews.yaml")["model"]})
+        )
         assert config == CONFIGS[f"clews-{name}"]
         with torch.device("meta"):
             models = upstream.model(section(clone, name, config)), Clews(config)

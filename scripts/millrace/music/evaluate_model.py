@@ -4,7 +4,8 @@
 
 As the original: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of a track),
 qslen and qshop, cslen and cshop (s of shingles of queries and candidates; 0: the whole track), limit_num
-(tracks). Other key=value are keys of the configuration that lies beside the checkpoint, such as path.index.
+(tracks). Other key=value are keys of the configuration that lies beside the checkpoint, such as path.index;
+conf=FILE is another one. Figures are computed in float32.
 Under torchrun the ranks share the tracks and the queries.
 """
 
@@ -22,8 +23,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
     add("overrides", nargs="*", metavar="key=value", help="as above")
-    add("--checkpoint", default="", help="the same as checkpoint=FILE")
-    add("--conf", default="", help="configuration (default: configuration.yaml beside the checkpoint)")
     add("--output", help="figures (JSON) to write")
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     return parser
@@ -32,17 +31,15 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    named = [f"checkpoint={args.checkpoint}"] if args.checkpoint else []
-    options, overrides = configuration.split_options([*args.overrides, *named])
-    beside = Path(options["checkpoint"]).with_name("configuration.yaml")
-    conf = configuration.read(overrides, args.conf or str(beside))
+    options, overrides = configuration.split_options(args.overrides)
+    conf = configuration.read(overrides, str(Path(options["checkpoint"]).with_name("configuration.yaml")))
     ranks.adopt_slurm_tasks()
     import torch
 
-    from millrace.music.training import evaluation
+    from millrace.music.training import run
 
     torch.set_num_threads(args.threads)
-    if result := evaluation.evaluate(conf, options):
+    if result := run.evaluate(conf, options):
         figures, widths = result["figures"], result["intervals"]
         shown = ", ".join(
             f"{n} {figures[f'm_{n}']:.4f} ± {widths[f'm_{n}']:.4f}" for n in ("MAP", "MR1", "ARP")

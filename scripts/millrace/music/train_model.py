@@ -24,7 +24,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
     add("overrides", nargs="*", metavar="key=value", help="keys of the configuration, such as fabric.ngpus=2")
-    add("--conf", default="", help="configuration (YAML), as conf=FILE; without: the published defaults")
     add("--output-dir", help="folder of the run (default: that of --metrics, else <path.logs>/<jobname>)")
     add("--metrics", help="output, written last: metrics.json (default: in the run's folder)")
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
@@ -34,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    conf = configuration.read(args.overrides, args.conf)
+    conf = configuration.read(args.overrides)
     folder = Path(
         args.output_dir or Path(args.metrics or Path(conf["path.logs"], conf["jobname"], "_")).parent
     )

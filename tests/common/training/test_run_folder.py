@@ -40,6 +40,15 @@ def test_a_folder_without_a_note_is_not_taken_for_this_run(tmp_path):
     assert names(tmp_path) == {"run.json", "previous/unknown/old"}
 
 
+def test_the_folder_one_works_in_is_not_moved_away(tmp_path, monkeypatch):
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    for place in ("..", tmp_path):
+        with pytest.raises(MillraceError, match="Name a folder of the run's own"):
+            run_folder.claim(place, {"lr": 1})
+    assert (tmp_path / "project").is_dir()
+
+
 def test_two_processes_never_train_in_one_folder(tmp_path):
     other = "import sys, time; from millrace.common.training import run_folder\n"
     other += "with run_folder.held(sys.argv[1]): print('in', flush=True); time.sleep(60)"

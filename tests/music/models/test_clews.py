@@ -7,7 +7,7 @@ import torch
 
 from millrace.common.errors import MillraceError
 from millrace.music.models.clews import Clews
-from millrace.music.models.config import CONFIGS, ClewsConfig
+from millrace.music.models.config import CONFIGS, ClewsConfig, flat
 from tests.music import seeded
 
 
@@ -58,21 +58,21 @@ def test_the_published_contract():
         "zdim": 2048,
         "loss": {"redux": {"pos": "bpwr-5", "neg": "min"}, "gamma": 5},
     }
-    assert ClewsConfig.from_mapping(section) == CONFIGS["clews-shs"]
+    assert ClewsConfig.from_keys(flat({"model": section})) == CONFIGS["clews-shs"]
 
 
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
         ({"name": "cqtnet"}, "'cqtnet'. Set it to clews"),
-        ({"cqt": {"hop": 1}}, "no key cqt.hop"),
+        ({"cqt": {"hop": 1}}, "no key model.cqt.hop"),
         ({"zdim": "1024"}, "model.zdim: the value is '1024'"),
         ({"zdim": 0}, "zdim is 0"),
         ({"backbone": {"down": [1, 2, 2]}}, "differ in length"),
-        ({"backbone": {"channels": [256, 512, 1023, 2048]}}, "1023 channels"),
-        ("clews", "this is 'clews'"),
+        ({"backbone": {"channels": [256, 512, 1023, 2048]}}, "has 1023 channels"),
+        ("clews", "model is 'clews'. Give keys, such as model.name"),
     ],
 )
 def test_a_model_section_with_a_mistake_is_refused(section, problem):
     with pytest.raises(MillraceError, match=problem):
-        ClewsConfig.from_mapping(section)
+        ClewsConfig.from_keys(flat({"model": section}))

@@ -44,6 +44,12 @@ def test_ids_are_ordinals_over_all_splits_and_what_is_left_out_is_listed(tmp_pat
     assert dropped["train"].left_out["leaked"] == [first] and len(dropped["train"]) == 2
     assert len(dropped["valid"]) == 5
 
+    # A clique that leaves train is found in valid, wherever it stands there.
+    train = {"C-4": train["C-1"], "C-2": train["C-2"]}
+    (tmp_path / "train.json").write_text(json.dumps(train))
+    dropped = read_cliques(paths, index, "h5", "drop")
+    assert [list(dropped["valid"].members(row)) for row in range(5)] == [[0, 1, 2]] * 3 + [[3, 4]] * 2
+
 
 def test_every_recording_is_an_anchor_once_and_every_batch_has_two_cliques():
     cliques = of([0] * 20 + [1] * 10 + [2, 2, 3, 3])

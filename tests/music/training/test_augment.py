@@ -65,8 +65,8 @@ def test_the_order_is_drawn():
 
 def test_waveform_augmentations_are_skipped_in_one_line(caplog):
     with caplog.at_level(logging.INFO, logger="millrace"):
-        augment = Augmentations({"length": {"p": 1.0}, "gain": {"p": 0.9}, **PUBLISHED})
-    assert len(augment.chosen) == 3
+        chosen = conf.read([f"augmentations.{name}.p=0.9" for name in ("length", "gain", "timestretch")])
+    assert len(Augmentations(chosen.section("augmentations")).chosen) == 3
     assert [record.message.split(": ")[1] for record in caplog.records] == ["length, gain"]
     assert Augmentations({"timestretch": {"p": 0.0}}).chosen == []
 
@@ -82,7 +82,8 @@ def test_waveform_augmentations_are_skipped_in_one_line(caplog):
         ("timestretch.r=[0, 1]", r"r is \[0.0, 1.0\]"),
         ("timestretch.pad_mode=crazy", "pad_mode is 'crazy'. Set it to repeat or zeros"),
         ("pitchtranspose.r=[-1.5, 2]", "value is -1.5"),
-        ("pitchtranspose=3", "no key augmentations.pitchtranspose"),
+        ("timestretch.r=[1e9, 1e9]", r"r is \[1000000000.0, 1000000000.0\]. Set it to 0.001 or more, 100 at"),
+        ("pitchtranspose=3", "augmentations.pitchtranspose is 3. Give keys, such as"),
     ],
 )
 def test_mistakes_are_refused(override, problem):

@@ -93,9 +93,54 @@ def test_a_file_is_read_whole_over_the_published_defaults(tmp_path):
         ("data.mp_context=thread", "spawn or fork or forkserver"),
         ("data.audiolen=10", "Set it to 20 or more"),
         ("jobname", "Write key=value"),
+        ("data.nworkers=-1", "data.nworkers is -1. Set it to 0 or more"),
+        ("limit_batches=-1", "limit_batches is -1"),
+        ("training.save_freq=-1", "training.save_freq is -1"),
+        ("data.p_samesong=2", "data.p_samesong is 2.0. Set it to 0 or more, 1 at most"),
+        ("data.audiolen=.inf", "data.audiolen: the value is inf"),
+        ("training.optim.min_lr=.nan", "training.optim.min_lr: the value is nan"),
+        ("seed=99999999999999999999", "seed: the value is 99999999999999999999"),
+        ("model.name=[clews]", "model.name: the value is ['clews']"),
+        ("model.shingling.hop=0.1", "too short in frames of 0.1 s"),
+        ("model.shingling.len=0.5", "too short in frames of 0.1 s"),
+        ("training.monitor.quantity=m_MAP", "The best m_MAP is the max"),
+        ("fabric.precision=bf16-true", "32 or 32-true or 16-mixed or bf16-mixed"),
+        ("data.splits=nowhere", "where no file is called train, valid or test"),
     ],
 )
 def test_what_no_key_takes_is_refused(override, message):
     with pytest.raises(MillraceError) as error:
         conf.read([override])
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "data: {nworkers: 3}\ndata: {audiolen: 30}\n",
+            "c.yaml:2: this is not YAML (the key data is there twice)",
+        ),
+        ("data: {nworkers: '4'}\n", "c.yaml: data.nworkers: the value is '4'"),
+        ("training: [1]\n", "c.yaml: training is [1]. Give keys, such as training."),
+        ("data: &data\n  more: *data\n", "c.yaml: this is not YAML (RecursionError)"),
+    ],
+)
+def test_mistakes_in_a_file_are_refused_by_its_name(text, message, tmp_path):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(MillraceError) as error:
+        conf.read([], str(tmp_path / "c.yaml"))
+    assert message in str(error.value)
+
+
+def test_a_folder_stands_for_the_splits_in_it_and_ngpus_means_gpus(tmp_path):
+    (tmp_path / "verify.json").write_text("{}")
+    chosen = conf.read([f"path.splits={tmp_path}", "data={nworkers: 3}"])
+    assert chosen["path.splits.test"] == f"{tmp_path}/verify.json" and chosen["data.nworkers"] == 3
+    assert chosen["fabric.accelerator"] == "cuda"
+
+
+@pytest.mark.parametrize("option", ["maxlen=0", "qslen=-5", "qshop=-1", "limit_num=-1", "cslen=.nan"])
+def test_options_of_an_evaluation_without_a_meaning_are_refused(option):
+    with pytest.raises(MillraceError, match=option.partition("=")[0]):
+        conf.split_options(["checkpoint=a", option])

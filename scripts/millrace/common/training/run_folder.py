@@ -54,6 +54,7 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
 
     A folder of the same run is left as it is: the run goes on. What another run has left is moved to
     `previous/<its digest>`, where its checkpoints stay whole. Call it on one rank, before the others look.
+    Raises MillraceError for a folder of no run that holds the one you are in (jobname=.., --metrics FILE).
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +65,9 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
         return digest
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     if stale := [path for path in visible if path.name not in (NOTE, PREVIOUS)]:
+        if before == "unknown" and Path.cwd().is_relative_to(folder.resolve()):
+            problem = f"{len(stale)} files and folders here are of no run, and you are in this folder"
+            raise MillraceError(problem, str(folder.resolve()), "Name a folder of the run's own")
         endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         targets = (folder / PREVIOUS / f"{before}{ending}" for ending in endings)
         target = next(target for target in targets if not target.exists())

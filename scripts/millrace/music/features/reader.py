@@ -66,8 +66,8 @@ class WindowReader:
         """
         failure, preferred_hop = None, 0.0
         for track in self.index.entries(number, self.prefer):
-            # Frames of another hop would be another time.
-            if failure and abs(track.hop - preferred_hop) > 1e-6 * track.hop:
+            # Frames of another hop would be another time; a shorter copy may end before the window.
+            if failure and (start >= track.frames or abs(track.hop - preferred_hop) > 1e-6 * track.hop):
                 break
             preferred_hop = track.hop
             if not 0 <= start < track.frames or frames < 1:

@@ -1,16 +1,20 @@
-"""The sizes of CLEWS: the `model` section of its configuration files, under the same names."""
+"""The sizes of CLEWS, the `model` section of its configuration files, under the same names."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from millrace.common.errors import MillraceError
+
+_LEAST_FRAMES = 7  # of a shingle: what two convolutions of stride 2 leave a frame of
+_LARGEST = 2**53  # numbers up to here are the same in YAML, JSON, numpy and torch
 
 
 @dataclass(frozen=True)
@@ -39,23 +43,6 @@ class ClewsConfig:
     loss_gamma: float = 5.0
     loss_epsilon: float = 1e-6
 
-    def __post_init__(self) -> None:
-        if self.name != "clews":
-            raise MillraceError(f"name is {self.name!r}", "model", "Set it to clews: others are unknown")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            numbers = value if isinstance(value, tuple) else (value,)
-            if not isinstance(value, str) and not (numbers and all(number > 0 for number in numbers)):
-                raise MillraceError(f"{_key(field.name)} is {value}", "model", "Set it above 0")
-        stages = {len(self.backbone_blocks), len(self.backbone_channels), len(self.backbone_down)}
-        if len(stages) > 1 or len(self.frontend_channels) != 2:
-            problem = "backbone.blocks, channels and down differ in length, or frontend.channels are not two"
-            raise MillraceError(problem, "model", "Give one number for each stage")
-        odd = [size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2]
-        if odd:
-            remedy = "Use even numbers: half of the channels are normalised by batch, half by instance"
-            raise MillraceError(f"a stage has {odd[0]} channels", "model", remedy)
-
     @property
     def bins(self) -> int:
         """Rows of a feature."""
@@ -72,25 +59,41 @@ class ClewsConfig:
         return round(self.shingling_len / self.frame_seconds)
 
     @classmethod
-    def from_mapping(cls, model: Mapping[str, Any]) -> ClewsConfig:
-        """The `model` section of a configuration; keys that are missing have the defaults.
+    def from_keys(cls, keys: Mapping[str, Any], where: str = "") -> ClewsConfig:
+        """Of a configuration's keys `model.…`; those that are missing have the defaults.
 
-        Raises MillraceError for unknown keys and for values of another type than the default's.
+        Raises MillraceError as `checked` does, and for sizes of which no model can be made.
         """
-        if not isinstance(model, Mapping):
-            raise MillraceError(f"this is {model!r}", "model", "Give a section with keys")
-        defaults = {_key(field.name): field.default for field in fields(cls)}
-        values = flat(model)
-        if unknown := [key for key in values if key not in defaults]:
-            remedy = f"Remove it; known are {', '.join(defaults)}"
-            raise MillraceError(f"there is no key {unknown[0]}", "model", remedy)
-        checked = {key: typed(value, defaults[key], f"model.{key}") for key, value in values.items()}
-        return cls(**{key.replace(".", "_"): value for key, value in checked.items()})
+        values = checked(keys, cls().keys(), where).items()
+        names = {key.partition(".")[2].replace(".", "_"): value for key, value in values}
+        config = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in names.items()})
+        for problem, remedy in config._problems():
+            raise MillraceError(problem, where, remedy)
+        return config
 
-    def as_section(self) -> dict[str, Any]:
-        """The `model` section that `from_mapping` reads, nested as published."""
-        values = {_key(name): value for name, value in asdict(self).items()}
-        return nested({key: list(v) if isinstance(v, tuple) else v for key, v in values.items()})
+    def keys(self) -> dict[str, Any]:
+        """What `from_keys` reads."""
+        values = {f"model.{name.replace('_', '.')}": value for name, value in asdict(self).items()}
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """What speaks against these sizes, and what to do about it; one may rest on those before it."""
+        if self.name != "clews":
+            yield f"model.name is {self.name!r}", "Set it to clews: others are unknown"
+        for name, value in asdict(self).items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not isinstance(value, str) and not (numbers and all(number > 0 for number in numbers)):
+                yield f"model.{name.replace('_', '.')} is {value}", "Set it above 0"
+        if self.shingle_frames < _LEAST_FRAMES or round(self.shingling_hop / self.frame_seconds) < 2:
+            problem = f"model.shingling.len or hop is too short in frames of {self.frame_seconds:g} s"
+            yield problem, f"Give {_LEAST_FRAMES} frames or more, and a hop of 2"
+        stages = {len(self.backbone_blocks), len(self.backbone_channels), len(self.backbone_down)}
+        if len(stages) > 1 or len(self.frontend_channels) != 2:
+            problem = "backbone.blocks, channels and down differ in length, or frontend.channels are not two"
+            yield problem, "Give one number for each stage"
+        if odd := [size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2]:
+            remedy = "Use even numbers: half of the channels are normalised by batch, half by instance"
+            yield f"a stage of the model has {odd[0]} channels", remedy
 
 
 CONFIGS = {
@@ -106,15 +109,40 @@ CONFIGS = {
 }
 
 
-def typed(value: Any, default: Any, key: str) -> Any:
-    """The value of `key` with the type of its default; raises MillraceError if it has another."""
-    if isinstance(default, tuple | list) and isinstance(value, tuple | list):
-        return type(default)(typed(part, default[0], key) for part in value)
+def checked(values: Mapping[str, Any], defaults: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Values by dotted key, each with the type of its default; null is the empty one, of a section nothing.
+
+    Raises MillraceError for a key without a default, with the nearest one, and for a value of another type.
+    """
+    result = {}
+    for key, value in values.items():
+        if key in defaults:
+            result[key] = _typed(value, defaults[key], ": ".join(filter(None, (where, key))))
+        elif value not in (None, {}):
+            inside = [name for name in defaults if name.startswith(f"{key}.")]
+            if inside:
+                raise MillraceError(f"{key} is {value!r}", where, f"Give keys, such as {inside[0]}")
+            near = difflib.get_close_matches(key, defaults, 1, 0.75)
+            near += [name for name in sorted(defaults) if name.endswith(f".{key.rpartition('.')[2]}")]
+            near += difflib.get_close_matches(key, defaults, 1, 0)
+            raise MillraceError(f"there is no key {key}", where, f"The nearest known one is {near[0]}")
+    return result
+
+
+def _typed(value: Any, default: Any, where: str) -> Any:
+    if not default and value in (None, "null"):
+        return default
+    if isinstance(default, str) and type(value) in (int, float):
+        return str(value)
+    if isinstance(default, list) and isinstance(value, list):
+        return [_typed(part, default[0], where) for part in value]
     if isinstance(default, float) and type(value) is int:
-        return float(value)
-    if type(value) is not type(default):
-        kind = "list" if isinstance(default, tuple) else type(default).__name__
-        raise MillraceError(f"the value is {value!r}", key, f"Give a {kind}, such as {default!r}")
+        value = float(value)
+    # NaN is not below anything.
+    fits = type(value) is type(default) and (isinstance(value, str | list) or abs(value) <= _LARGEST)
+    if not fits:
+        kind = type(default).__name__
+        raise MillraceError(f"the value is {value!r}", where, f"Give a {kind}, such as {default!r}")
     return value
 
 
@@ -123,7 +151,7 @@ def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in section.items():
         name = f"{prefix}{key}"
-        result |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+        result |= flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
     return result
 
 
@@ -139,13 +167,16 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _key(name: str) -> str:
-    """The key as the file has it: inner sections are words without `_`."""
-    return name.replace("_", ".")
-
-
 class _Loader(yaml.SafeLoader):
-    """YAML as OmegaConf reads it: 2e-4 and 1e-6 are numbers; to PyYAML alone they are text."""
+    """YAML as OmegaConf reads it: 2e-4 and 1e-6 are numbers, to PyYAML alone they are text; of a key that
+    stands there twice PyYAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if repeated := [key for key, _ in node.value if names.count(key.value) > 1]:
+            problem, mark = f"the key {repeated[-1].value} is there twice", repeated[-1].start_mark
+            raise yaml.constructor.ConstructorError(None, None, problem, mark)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -167,15 +198,18 @@ def read_yaml(path: str | Path, missing: str = "Name a file that exists") -> dic
     """
     try:
         content = parse_value(Path(path).read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            flat(content)  # not within itself
     except OSError as error:
         raise MillraceError(f"cannot be read ({error.strerror})", str(path), missing) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         cause = getattr(error, "problem", None) or type(error).__name__
-        raise MillraceError(
-            f"this is not YAML ({cause})", where, "Indent with spaces, not with tabs"
-        ) from error
+        remedy = (
+            "Indent with spaces, not with tabs" if "\\t" in cause else "Write sections of keys and values"
+        )
+        raise MillraceError(f"this is not YAML ({cause})", where, remedy) from error
     if not isinstance(content, dict):
         raise MillraceError("this file holds no sections", str(path), "Give a configuration of CLEWS")
     return content

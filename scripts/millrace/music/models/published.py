@@ -12,7 +12,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from millrace.common.errors import MillraceError
 from millrace.music.models.clews import Clews
-from millrace.music.models.config import ClewsConfig, read_yaml
+from millrace.music.models.config import ClewsConfig, flat, read_yaml
 
 CONFIGURATION = "configuration.yaml"
 
@@ -33,11 +33,8 @@ def load_published(checkpoint: str | Path) -> Clews:
     path = Path(checkpoint)
     configuration = path.with_name(CONFIGURATION)
     remedy = f"A published checkpoint needs the {CONFIGURATION} that it was trained with beside it"
-    section = read_yaml(configuration, remedy).get("model") or {}
-    try:
-        model = Clews(ClewsConfig.from_mapping(section))
-    except MillraceError as error:
-        raise MillraceError(error.problem, f"{configuration}: {error.where}", error.remedy) from error
+    section = {"model": read_yaml(configuration, remedy).get("model")}
+    model = Clews(ClewsConfig.from_keys(flat(section), str(configuration)))
     try:
         names = get_unsafe_globals_in_checkpoint(path)
         if refused := [name for name in names if not _OBJECTS.fullmatch(name)]:

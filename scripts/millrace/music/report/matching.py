@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-
 from millrace.common.report import figures, page
 from millrace.common.report.page import Code, Number, Table
-from millrace.common.training.ranks import Exchange
-from millrace.music.features.splits import read_split, video_id
-from millrace.music.models.published import CONFIGURATION, load_published
-from millrace.music.sampling.windows import Geometry
-from millrace.music.training import conf as configuration
-from millrace.music.training.evaluation import Share, embed
-from millrace.music.training.features import Features
-from millrace.music.training.metrics import track_distances
 
-QUERIES, NEAREST, CANDIDATES = 6, 3, 500  # of the table of nearest versions
 _FIGURES = (("m_MAP", "MAP", "{:.3f}"), ("m_MR1", "MR1", "{:.2f}"), ("m_ARP", "NAR (%)", "{:.1f}"))
 _COUNTS = ("cliques", "cliques_found", "versions", "versions_found")
 
 
 class Run(NamedTuple):
-    """A trained run: its folder, figures on the test split, and validations by epoch (0: untrained)."""
+    """A trained run: its folder, what evaluate_model said, and validations by epoch (0: untrained)."""
 
     folder: Path
     test: dict[str, Any]
@@ -44,13 +32,11 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     missing = sum(split["missing"] for split in coverage["splits"])
     tiles = [("Tracks", _number(coverage["tracks"])), ("Audio", _number(coverage["hours"], "{:,.1f} h"))]
     tiles += [("Missing", _number(missing))]
-    sizes, nearest = "", None
-    if runs:
-        first = runs[0]
-        tiles += [(f"Test {name}", _number(first.test["figures"][key], form)) for key, name, form in _FIGURES]
-        conf = configuration.read([], str(first.folder / CONFIGURATION))
-        features = Features(conf, ["train", "valid", "test"])
-        sizes, nearest = _sizes(features), _nearest(first, features, conf["path.splits.test"])
+    tiles += [
+        (f"Test {name}", _number(run.test["figures"][key], form))
+        for run in runs[:1]
+        for key, name, form in _FIGURES
+    ]
     columns = ["Split", "Cliques", "Usable", "Versions", "With features", "Share", "Hours"]
     rows = []
     for split in coverage["splits"]:
@@ -61,12 +47,11 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
         Path(__file__).with_name("matching.html.j2"),
         tiles=tiles,
         coverage=Table("Versions with features; a clique is usable with two recordings", columns, rows),
-        sizes=sizes,
+        sizes=_sizes(runs[0].test["sizes"]) if runs else "",
         curves=_curves(runs),
         figures=_results(runs),
-        nearest=nearest,
+        nearest=_nearest(runs[0]) if runs else None,
         strategy=runs[0].test["redux"] if runs else "",
-        candidates=CANDIDATES,
     )
 
 
@@ -74,15 +59,16 @@ def _number(value: float, form: str = "{:,}") -> Number:
     return Number(round(value, 6), form.format(value))
 
 
-def _sizes(features: Features) -> str:
+def _sizes(splits: Mapping[str, Mapping[str, int]]) -> str:
     """Cliques by the number of their recordings, a panel for each split."""
     panels = []
-    for split, cliques in features.cliques.items():
-        recordings = np.unique(cliques.cliques, return_counts=True)[1]
-        sizes, counts = np.unique(np.minimum(recordings, 10), return_counts=True)
-        names = [f"{size}{' or more' if size == 10 else ''} recordings" for size in sizes]
-        series, notes = [(figures.PALETTE[0], counts.tolist())], [*map(figures.human_count, counts)]
-        panels.append(figures.Panel(f"{split}: cliques", names, series, notes, whole=True))
+    for split, counts in splits.items():
+        sizes = {int(size): count for size, count in counts.items()}
+        bars = {f"{size} recordings": count for size, count in sorted(sizes.items()) if size < 10}
+        if many := sum(count for size, count in sizes.items() if size >= 10):
+            bars["10 or more recordings"] = many
+        series, notes = [(figures.PALETTE[0], [*bars.values()])], [*map(figures.human_count, bars.values())]
+        panels.append(figures.Panel(f"{split}: cliques", [*bars], series, notes, whole=True))
     return figures.bar_chart("Cliques by size", "Recordings that have features", panels)
 
 
@@ -127,35 +113,17 @@ def _results(runs: Sequence[Run]) -> Table:
     return Table("Retrieval of versions that no run has trained on; ± 95 % intervals", columns, rows)
 
 
-@torch.inference_mode()
-def _nearest(run: Run, features: Features, split: str) -> Table:
-    """The nearest tracks of some queries of the test split, spread over its cliques."""
-    cliques = features.cliques["test"]
-    cliques = cliques.only(np.arange(len(cliques)) < CANDIDATES)
-    model = load_published(run.folder / "checkpoint_best.ckpt")
-    size = model.config.shingle_frames
-    tracks = embed(
-        model,
-        cliques,
-        features.reader,
-        lambda frames: Geometry(min(frames, 3 * size), size, size),
-        Share(Exchange(1), 0, torch.device("cpu")),
-    )
-    distances = track_distances(tracks, tracks, run.test["redux"]).fill_diagonal_(float("inf"))
-    names = {
-        video_id(each): (each.get("track_title") or each["version_id"], clique)
-        for clique, versions in read_split(split, "test").cliques.items()
-        for each in versions
-    }
-    place = dict(zip(cliques.ids.tolist(), cliques.tracks.tolist(), strict=True))
-    titles = [names[features.index.id(place[each])] for each in tracks.ids.tolist()]
+def _nearest(run: Run) -> Table:
+    """The nearest tracks of some queries of the test split."""
     rows = []
-    for query in np.unique(np.linspace(0, len(tracks) - 1, QUERIES).astype(int)).tolist():
-        title, clique = titles[query]
-        for rank, at in enumerate(distances[query].argsort(stable=True)[:NEAREST].tolist(), 1):
-            other, its = titles[at]
-            first, hit = f"{title} · {clique}" if rank == 1 else "", "✓ yes" if its == clique else "no"
-            distance = float(distances[query, at])
-            rows.append([first, _number(rank), other, Code(its), hit, Number(distance, f"{distance:.3g}")])
+    for query in run.test["nearest"]:
+        for rank, each in enumerate(query["tracks"], 1):
+            first = f"{query['title']} · {query['clique']}" if rank == 1 else ""
+            hit = "✓ yes" if each["clique"] == query["clique"] else "no"
+            distance = each["distance"]
+            cells = [each["title"], Code(each["clique"]), hit, Number(distance, f"{distance:.3g}")]
+            rows.append([first, _number(rank), *cells])
     columns = ["Query", "Rank", "Nearest", "Clique", "Version?", "Distance"]
-    return Table(f"Nearest versions of {QUERIES} tracks, run {run.folder.name}", columns, rows)
+    return Table(
+        f"Nearest versions of {len(run.test['nearest'])} tracks, run {run.folder.name}", columns, rows
+    )

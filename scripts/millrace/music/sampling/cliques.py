@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 
 import numpy as np
 
@@ -36,13 +36,15 @@ class Cliques:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @cached_property
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        return tuple(np.searchsorted(self.cliques, self.cliques, side) for side in ("left", "right"))
-
     def members(self, row: int) -> range:
         """The rows of this recording's clique."""
-        return range(*(int(bound[row]) for bound in self._bounds))
+        clique = self.cliques[row]
+        return range(*(int(np.searchsorted(self.cliques, clique, side)) for side in ("left", "right")))
+
+    def sizes(self) -> dict[str, int]:
+        """How many cliques have so many recordings."""
+        sizes = Counter(Counter(self.cliques.tolist()).values())
+        return {str(size): count for size, count in sizes.items()}
 
     def only(self, chosen: np.ndarray) -> Cliques:
         """The chosen rows (bool), without cliques of which one is left."""
@@ -73,9 +75,9 @@ def read_cliques(
         rows: dict[str, tuple[int, int]] = {}
         lost = [row.get("clique", row.get("id", "")) for row in leaked if row["split"] == name]
         left_out: dict[str, list[str]] = {"leaked": lost, "in_two_cliques": []}
-        for clique in split.cliques:
-            clique_ids.setdefault(clique, len(clique_ids))
         for clique, versions in without_leaks(split, leaked).cliques.items():
+            # Of what is left a clique is in one split only, so that ordinals rise from row to row.
+            clique_ids[clique] = len(clique_ids)
             for video in dict.fromkeys(filter(None, map(video_id, versions))):
                 if video in rows:
                     left_out["in_two_cliques"].append(video)
@@ -87,7 +89,7 @@ def read_cliques(
         facts = (numbers[:, 0], numbers[:, 1], tracks, all_frames[tracks], all_hops[tracks])
         result[name] = part = Cliques(*facts, left_out).only(tracks >= 0)
         present = set(part.cliques.tolist())
-        left_out["cliques_of_one"] = [each for each in split.cliques if clique_ids[each] not in present]
+        left_out["cliques_of_one"] = [each for each in split.cliques if clique_ids.get(each) not in present]
         shown = (
             f"{len(names)} {reason.replace('_', ' ')}, such as {', '.join(names[:_SHOWN])}"
             for reason, names in left_out.items()

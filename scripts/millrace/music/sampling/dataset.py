@@ -138,8 +138,8 @@ class CliqueDataset:
     def _group(self, anchor: int, epoch: int, bad: list[BadSample]) -> list[tuple[int, Tensor]]:
         """(row, shingles) of n_per_class versions: the anchor, then others in random order, few of them
         repeated in turn. Of a clique that cannot be read at all, the next one's."""
-        for first in range(anchor, anchor + _MOST_UNREADABLE):
-            own = first % len(self.cliques)
+        own = anchor
+        for _ in range(_MOST_UNREADABLE):
             draws = seeding.generator(self.seed, "versions", epoch, int(self.cliques.ids[own]))
             others = [row for row in self.cliques.members(own) if row != own]
             others += [own] * (draws.random() < self.p_samesong)
@@ -158,7 +158,8 @@ class CliqueDataset:
                     versions = [each for each in versions if each != row]
             if versions:
                 return group
-        problem = f"no track of {_MOST_UNREADABLE} recordings in a row can be read"
+            own = self.cliques.members(own).stop % len(self.cliques)
+        problem = f"no track of {_MOST_UNREADABLE} cliques in a row can be read"
         raise MillraceError(problem, str(bad[-1].message), "Build the index again, or bring the files")
 
     def _shingles(self, anchor: int, row: int, slot: int, epoch: int) -> Tensor:

@@ -58,8 +58,8 @@ class ShingleReader:
         window = averaged[:, at % have]
         if self.pad_mode == "zeros":
             window[:, at >= have] = 0
-        shingles = np.lib.stride_tricks.sliding_window_view(window, size, axis=1)[:, ::step]
-        return np.ascontiguousarray(shingles.swapaxes(0, 1))
+        windows = np.lib.stride_tricks.sliding_window_view(window, size, axis=1, writeable=True)
+        return np.ascontiguousarray(windows[:, ::step].swapaxes(0, 1))
 
 
 def _averaged(values: np.ndarray, ratio: float, count: int) -> np.ndarray:

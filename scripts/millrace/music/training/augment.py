@@ -9,8 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from millrace.common.cli import log
-from millrace.music.training.conf import AUGMENTATIONS, WAVEFORM_KEYS
+from millrace.music.training.conf import AUGMENTATIONS
 
 
 class Augmentations:
@@ -20,13 +19,10 @@ class Augmentations:
         shingles = augment(shingles, seeding.generator(seed, "augment", epoch, track_id))
 
     Each shingle is drawn for itself, as published: two shingles of a track may be transposed differently.
-    Augmentations of waveforms are skipped, in one line.
     """
 
     def __init__(self, section: Mapping[str, Mapping[str, Any]]) -> None:
-        if skipped := [name for name in section if name in WAVEFORM_KEYS]:
-            log.info("augmentations of waveforms are skipped: %s", ", ".join(skipped))
-        options = {name: {**AUGMENTATIONS[name], **section[name]} for name in section if name in _KINDS}
+        options = {name: {**AUGMENTATIONS[name], **section[name]} for name in section}
         self.chosen = [(name, rest.pop("p"), rest) for name, rest in options.items() if rest["p"]]
 
     def __call__(self, shingles: Tensor, draws: np.random.Generator) -> Tensor:

@@ -1,8 +1,9 @@
-"""Held-out figures: tracks are embedded once, on one rank, and found by all others' queries."""
+"""Features of a configuration, and figures of held-out ones: each track is embedded once, on one rank, and
+looked for by all others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -12,19 +13,55 @@ import torch
 from torch import Tensor
 
 from millrace.common.cli import log
-from millrace.common.errors import MillraceError
-from millrace.common.training import devices, seeding
+from millrace.common.errors import MillraceError, counted
+from millrace.common.training import seeding
 from millrace.common.training.ranks import Exchange
-from millrace.music.features.reader import FeatureError
+from millrace.music.features.index import FeatureIndex, index_path
+from millrace.music.features.reader import FeatureError, WindowReader
+from millrace.music.features.roots import SPLITS
+from millrace.music.features.splits import read_split, video_id
 from millrace.music.models.clews import Clews
-from millrace.music.models.published import load_published
-from millrace.music.sampling.cliques import Cliques
+from millrace.music.sampling.cliques import Cliques, read_cliques
 from millrace.music.sampling.windows import Geometry, ShingleReader
 from millrace.music.training.conf import Conf
-from millrace.music.training.distances import parse_reduction
-from millrace.music.training.features import Features
-from millrace.music.training.metrics import Tracks, intervals, means, retrieve
-from millrace.music.training.settings import check_ranks, loop_settings
+from millrace.music.training.metrics import Tracks, ranked, retrieve
+
+_QUERIES, _NEAREST = 6, 3  # of the table of nearest versions
+
+
+class Features:
+    """Index, reader of shingles, and cliques of all splits that are set; those of `splits` must be."""
+
+    def __init__(self, conf: Conf, splits: Sequence[str]) -> None:
+        for key in ("path.index", *(f"path.splits.{name}" for name in splits)):
+            if not conf[key]:
+                remedy = f"Set {key} in the configuration, or write {key}=FILE"
+                raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
+        roots = {kind: conf[f"path.{kind}_root"] for kind in ("h5", "mm") if conf[f"path.{kind}_root"]}
+        self.index = FeatureIndex(index_path(conf["path.index"]), roots)
+        windows = WindowReader(self.index, conf["data.prefer"], conf["data.max_open_files"])
+        self.reader = ShingleReader(windows, contract := conf.contract(), conf["data.pad_mode"])
+        self.paths = paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
+        self.cliques = read_cliques(paths, self.index, conf["data.prefer"], conf["data.on_leak"])
+        for name in splits:
+            require_cliques(self.cliques[name], paths[name])
+        for part in self.cliques.values():
+            # Of each hop the first track stands for the others.
+            for hop, row in zip(*np.unique(part.hops, return_index=True), strict=True):
+                track = int(part.tracks[row])
+                bins = self.index.entries(track)[0].bins
+                if problem := contract.mismatch(bins, float(hop)):
+                    remedy = "Set the model's cqt keys to the features, or data.resample to true"
+                    raise MillraceError(problem, f"{self.index.id(track)} in {self.index.path}", remedy)
+
+
+def require_cliques(cliques: Cliques, where: str) -> None:
+    """Raise MillraceError if there are not two cliques of two recordings: nothing to tell apart."""
+    if (count := len(np.unique(cliques.cliques))) < 2:
+        lost = {reason: len(names) for reason, names in cliques.left_out.items() if names}
+        words = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in lost.items())
+        problem = f"{counted(count, 'clique')} of two recordings with features (left out: {words or 'none'})"
+        raise MillraceError(problem, where, "Give two or more: add cliques, or bring their features")
 
 
 class Share(NamedTuple):
@@ -36,21 +73,26 @@ class Share(NamedTuple):
 
 
 def embed(
-    model: Clews, cliques: Cliques, reader: ShingleReader, cut: Callable[[int], Geometry], share: Share
+    model: Clews,
+    cliques: Cliques,
+    reader: ShingleReader,
+    cut: Callable[[int], Geometry],
+    share: Share,
+    max_missing_fraction: float = 1.0,
 ) -> Tracks:
     """All tracks, on every rank; `cut` says how a track of so many frames of the model is cut, from its
-    beginning. What cannot be read is left out, and logged.
+    beginning. What cannot be read is left out, counted and logged; MillraceError above the fraction.
 
     The noise of a track's embedding is its own, so that figures are those of any number of ranks.
     """
-    pairs = []
+    pairs, problems = [], []
     for row in range(share.rank, len(cliques), share.exchange.world_size):
         frames, hop = int(cliques.frames[row]), float(cliques.hops[row])
         geometry = cut(reader.length(frames, hop))
         try:
             shingles = reader.read(int(cliques.tracks[row]), frames, hop, 0, geometry)
         except FeatureError as error:
-            log.warning("left out of the evaluation: %s", error)
+            problems.append(str(error))
             continue
         # The model takes no shorter shingles than in training: shorter ones are repeated.
         least = model.config.shingle_frames
@@ -60,10 +102,19 @@ def embed(
         generator.manual_seed(seeding.derive(0, "noise", int(cliques.ids[row])))
         embedded = model(torch.from_numpy(shingles)[None].to(share.device), generator)
         pairs.append((row, embedded[0].float().cpu()))
-    pairs = sorted(chain.from_iterable(share.exchange.gathered(pairs)), key=itemgetter(0))
-    if not pairs:
-        raise MillraceError("no track can be read", remedy="Build the index again, or bring the files")
+    parts = share.exchange.gathered((pairs, problems))
+    pairs = sorted(chain.from_iterable(part for part, _ in parts), key=itemgetter(0))
+    if problems := [*chain.from_iterable(part for _, part in parts)]:
+        words = f"{len(problems)} of {len(cliques)} tracks cannot be read"
+        if len(problems) > max_missing_fraction * len(cliques) or not pairs:
+            remedy = "Build the index again, bring the files, or raise data.max_missing_fraction"
+            raise MillraceError(f"{words}, the first: {problems[0]}", remedy=remedy)
+        log.warning("left out of the evaluation: %s, the first: %s", words, problems[0])
     rows = [row for row, _ in pairs]
+    if broken := [row for row, embedded in pairs if not embedded.isfinite().all()]:
+        problem = f"{len(broken)} of {len(pairs)} tracks have embeddings that are not finite"
+        first = reader.windows.index.id(int(cliques.tracks[broken[0]]))
+        raise MillraceError(problem, first, "Lower lr, or look at the features of this track")
     tracks = Tracks.of(cliques.cliques[rows], cliques.ids[rows], [embedded for _, embedded in pairs])
     return Tracks(*(each.to(share.device) for each in vars(tracks).values()))
 
@@ -76,37 +127,22 @@ def scored(queries: Tracks, candidates: Tracks, strategy: str, share: Share) -> 
     return {name: torch.cat([part[name] for part in parts]) for name in figures}
 
 
-def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a checkpoint on a split, over all queries: means, and half widths of 95 % intervals.
-
-    Every rank must call it; the figures are those of rank 0, the others get {}.
-    """
-    ranks = check_ranks(conf)
-    fabric = devices.launch(ranks, loop_settings(conf))
-    share = Share(Exchange(ranks.world_size), ranks.rank, fabric.device)
-    model = load_published(options["checkpoint"]).to(fabric.device)
-    features = Features(conf, [options["partition"]])
-    cliques = features.cliques[options["partition"]]
-    if limit := options["limit_num"]:
-        cliques = cliques.only(np.arange(len(cliques)) < limit)
-    frame, strategy = model.config.frame_seconds, options["redux"] or model.config.loss_redux_pos
-    parse_reduction(strategy)
-
-    @torch.inference_mode()
-    def embedded(seconds: float | None, hop: float) -> Tracks:
-        def cut(frames: int) -> Geometry:
-            length = min(frames, round(options["maxlen"] / frame))
-            size = round((model.config.shingling_len if seconds is None else seconds) / frame)
-            step = round(hop / frame) if hop > 0 else int(0.99 * length)
-            return Geometry(length, size if size > 0 else length, max(step, 1))
-
-        return embed(model, cliques, features.reader, cut, share)
-
-    shingles = [(options[f"{side}len"], options[f"{side}hop"]) for side in ("qs", "cs")]
-    queries = candidates = embedded(*shingles[0])
-    if shingles[0] != shingles[1]:
-        candidates = embedded(*shingles[1])
-    figures = scored(queries, candidates, strategy, share)
-    facts = {"partition": options["partition"], "redux": strategy, "queries": len(figures["MAP"])}
-    facts |= {"candidates": len(candidates), "left_out": len(cliques) - len(candidates)}
-    return {**facts, "figures": means(figures), "intervals": intervals(figures)} if ranks.is_main else {}
+def nearest(
+    queries: Tracks, candidates: Tracks, strategy: str, features: Features, split: str
+) -> list[dict[str, Any]]:
+    """Some queries, spread over the split, each with the nearest tracks: titles, cliques, distances."""
+    titles: dict[str, dict[str, str]] = {}
+    for clique, versions in read_split(features.paths[split], split).cliques.items():
+        for each in versions:
+            title = each.get("track_title") or each.get("version_id", "")
+            titles.setdefault(video_id(each), {"title": title, "clique": clique})
+    part, rows = features.cliques[split], []
+    places = zip(part.ids.tolist(), part.tracks.tolist(), strict=True)
+    names = {each: titles[features.index.id(track)] for each, track in places}
+    chosen = np.unique(np.linspace(0, len(queries) - 1, _QUERIES).astype(int))
+    for block, distances in ranked(queries[chosen], candidates, strategy):
+        for query, of in zip(block.ids.tolist(), distances, strict=True):
+            near = of.argsort(stable=True)[:_NEAREST].tolist()
+            tracks = [{**names[int(candidates.ids[at])], "distance": float(of[at])} for at in near]
+            rows.append({**names[query], "tracks": tracks})
+    return rows

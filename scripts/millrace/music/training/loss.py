@@ -6,14 +6,12 @@ import math
 
 from torch import Tensor
 
-from millrace.common.errors import MillraceError
 from millrace.music.models.config import ClewsConfig
 from millrace.music.training.distances import reduced, shingle_distances
 
 # In the order of the original.
 LOGGED = ("l_main", "l_cent", "l_cont", "v_dpos", "v_dneg", "v_zmax", "v_zmean", "v_zstd")
 _EXPONENT = 10.0  # exp(10 - gamma d) does not vanish in float32 for any distance that counts
-_LEAST_TRACKS = 4
 
 
 def contrastive_loss(
@@ -26,9 +24,6 @@ def contrastive_loss(
     ranks. Tracks of equal ids are no positive pair. Without any positive or negative pair that part is 0: it
     is for sampling to give every batch two cliques. Logged values are scalars without gradients.
     """
-    if len(embeddings) < _LEAST_TRACKS:
-        problem = f"a batch has {len(embeddings)} tracks"
-        raise MillraceError(problem, remedy=f"Give {_LEAST_TRACKS} at least: set batchsize higher")
     distances = shingle_distances(embeddings, embeddings)
     near, far = (reduced(distances, each) for each in (config.loss_redux_pos, config.loss_redux_neg))
     same_clique = cliques[:, None] == cliques

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from millrace.common.errors import MillraceError
 from millrace.music.training.distances import reduced, shingle_distances
 
 
@@ -34,7 +34,7 @@ class Tracks:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, rows: slice) -> Tracks:
+    def __getitem__(self, rows: Any) -> Tracks:
         return Tracks(self.cliques[rows], self.ids[rows], self.embeddings[rows], self.filled[rows])
 
 
@@ -44,28 +44,31 @@ def retrieve(
 ) -> dict[str, Tensor]:
     """Every query's AP (0..1), R1 (from 1), ARP (percent) and COMP = sqrt(ARP (1 - AP)), each float64 (Q,).
 
-    Candidates of the query's own id rank last and are not relevant. Queries without another version among
-    the candidates are left out. `most_distances` between shingles are in memory at a time, in a few copies.
+    Candidates of the query's own id are not relevant. Queries without another version among the candidates
+    are left out.
     """
-    for tracks in (queries, candidates):
-        broken = ~tracks.embeddings.isfinite().flatten(1).all(1)
-        if broken.any():
-            problem = f"{int(broken.sum())} of {len(tracks)} tracks have embeddings that are not finite"
-            first = f"track {int(tracks.ids[broken][0])}"
-            raise MillraceError(problem, first, "Lower lr, or look at its feature")
+    parts = []
+    for block, distances in ranked(queries, candidates, strategy, most_distances):
+        relevant = block.cliques[:, None] == candidates.cliques
+        relevant &= block.ids[:, None] != candidates.ids
+        usable = relevant.any(1)
+        parts.append(scores(distances[usable], relevant[usable]))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def ranked(
+    queries: Tracks, candidates: Tracks, strategy: str, most_distances: int = 2**24
+) -> Iterator[tuple[Tracks, Tensor]]:
+    """Queries, some at a time, with their distances (Q, K) to all candidates; infinite to those of their own
+    id, which so rank last. `most_distances` between shingles are in memory at a time, in a few copies."""
     shingles = queries.embeddings.shape[1] * candidates.embeddings.shape[1]
     columns = min(max(1, most_distances // shingles), max(1, len(candidates)))
     rows = max(1, most_distances // max(columns * shingles, len(candidates)))
-    parts = []
     for start in range(0, max(1, len(queries)), rows):
         block = queries[start : start + rows]
         others = [candidates[first : first + columns] for first in range(0, len(candidates), columns)]
         distances = torch.cat([track_distances(block, each, strategy) for each in others], 1)
-        same_track = block.ids[:, None] == candidates.ids
-        relevant = (block.cliques[:, None] == candidates.cliques) & ~same_track
-        usable = relevant.any(1)
-        parts.append(scores(distances.masked_fill(same_track, math.inf)[usable], relevant[usable]))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        yield block, distances.masked_fill(block.ids[:, None] == candidates.ids, math.inf)
 
 
 def track_distances(queries: Tracks, candidates: Tracks, strategy: str) -> Tensor:
@@ -78,7 +81,8 @@ def track_distances(queries: Tracks, candidates: Tracks, strategy: str) -> Tenso
 def scores(distances: Tensor, relevant: Tensor) -> dict[str, Tensor]:
     """Figures of each query, as of `retrieve`, from (Q, K) distances and which candidates are relevant.
 
-    ARP: the mean over relevant candidates of the share of the others that rank before them.
+    ARP: the mean over relevant candidates of the share of the others that rank before them. As in the
+    original the query itself is one of these others, so that chance is below 50 % of few candidates.
     """
     relevant = relevant.gather(1, distances.argsort(dim=1, stable=True))
     ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device)

@@ -1,21 +1,30 @@
-"""A training run in its folder: checked against the ranks there are, trained, and what it came to."""
+"""What the steps call: training in the run's folder, and the evaluation of a checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import yaml
 
 from millrace.common import atomic
 from millrace.common.cli import log
+from millrace.common.errors import MillraceError
 from millrace.common.loading.h5 import locking
-from millrace.common.training import loop, run_folder
+from millrace.common.training import devices, loop, run_folder
+from millrace.common.training.ranks import Exchange, Ranks
+from millrace.common.training.settings import LoopSettings
 from millrace.music.models.config import nested
-from millrace.music.models.published import CONFIGURATION
+from millrace.music.models.published import CONFIGURATION, load_published
+from millrace.music.sampling.windows import Geometry
 from millrace.music.training.conf import Conf
-from millrace.music.training.settings import check_ranks, loop_settings
+from millrace.music.training.distances import parse_reduction
+from millrace.music.training.evaluation import Features, Share, embed, nearest, require_cliques, scored
+from millrace.music.training.metrics import Tracks, intervals, means
 from millrace.music.training.task import VersionTask
 
 # What may change without making it another run: its length, speed, and where files lie.
@@ -30,11 +39,10 @@ _FREE = {
 def run(conf: Conf, folder: Path) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only."""
     ranks, settings = check_ranks(conf), loop_settings(conf)
-    if ranks.is_main:
-        log.info("HDF5 file locking: %s", locking())
     task = VersionTask(conf, folder)
     with contextlib.ExitStack() as stack:
         if ranks.is_main:
+            log.info("HDF5 file locking: %s", locking())
             stack.enter_context(run_folder.held(folder))
             same = {key: conf[key] for key in sorted(conf) if not {key, key.split(".")[0]} & _FREE}
             run_folder.claim(folder, {**same, **task.state_dict()})
@@ -50,5 +58,82 @@ def run(conf: Conf, folder: Path) -> dict[str, Any]:
 
 def write_configuration(conf: Conf, folder: Path) -> None:
     """The configuration as run, in the published form, beside the checkpoints."""
-    content = {**nested(conf), "model": conf.model.as_section()}
-    atomic.write_text(folder / CONFIGURATION, yaml.safe_dump(content, sort_keys=False))
+    atomic.write_text(folder / CONFIGURATION, yaml.safe_dump(nested(conf), sort_keys=False))
+
+
+def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a checkpoint on a split, over all queries: means, and half widths of 95 % intervals.
+
+    Every rank must call it; the figures are those of rank 0, the others get {}.
+    """
+    ranks, partition = check_ranks(conf), options["partition"]
+    fabric = devices.launch(ranks, loop_settings(conf))
+    share = Share(Exchange(ranks.world_size), ranks.rank, fabric.device)
+    model = load_published(options["checkpoint"]).to(fabric.device)
+    # Features are those that this model takes, whatever the configuration says of another.
+    conf = Conf({**conf, **model.config.keys()})
+    features = Features(conf, [partition])
+    cliques = features.cliques[partition]
+    if limit := options["limit_num"]:
+        cliques = cliques.only(np.arange(len(cliques)) < limit)
+    require_cliques(cliques, partition)
+    frame, strategy = model.config.frame_seconds, options["redux"] or model.config.loss_redux_pos
+    parse_reduction(strategy)
+
+    @torch.inference_mode()
+    def embedded(seconds: float | None, hop: float) -> Tracks:
+        def cut(frames: int) -> Geometry:
+            length = max(1, min(frames, round(options["maxlen"] / frame)))
+            size = round((model.config.shingling_len if seconds is None else seconds) / frame)
+            step = round(hop / frame) if hop > 0 else int(0.99 * length)
+            return Geometry(length, size or length, max(step, 1))
+
+        return embed(model, cliques, features.reader, cut, share, conf["data.max_missing_fraction"])
+
+    shingles = [(options[f"{side}len"], options[f"{side}hop"]) for side in ("qs", "cs")]
+    queries = candidates = embedded(*shingles[0])
+    if shingles[0] != shingles[1]:
+        candidates = embedded(*shingles[1])
+    figures = scored(queries, candidates, strategy, share)
+    facts = {"partition": partition, "redux": strategy, "queries": len(figures["MAP"])}
+    facts |= {"candidates": len(candidates), "left_out": len(cliques) - len(candidates)}
+    facts |= {"nearest": nearest(queries, candidates, strategy, features, partition)}
+    facts |= {"sizes": {name: part.sizes() for name, part in features.cliques.items()}}
+    return {**facts, "figures": means(figures), "intervals": intervals(figures)} if ranks.is_main else {}
+
+
+def check_ranks(conf: Conf) -> Ranks:
+    """The ranks there are; MillraceError if the configuration means others, or GPUs that are not there."""
+    ranks = Ranks.from_environment()
+    nodes, gpus = conf["fabric.nnodes"], conf["fabric.ngpus"]
+    if nodes * gpus != ranks.world_size:
+        there = "1 process was" if ranks.world_size == 1 else f"{ranks.world_size} processes were"
+        problem = f"fabric.nnodes {nodes} x fabric.ngpus {gpus} make {nodes * gpus}, but {there} started"
+        launcher = f"python -m millrace.common.training.launch --nproc-per-node {gpus}"
+        remedy = f"Start it by srun --ntasks-per-node={gpus}, or without Slurm by {launcher} "
+        raise MillraceError(problem, remedy=f"{remedy}-m millrace.music.train_model")
+    if conf["fabric.accelerator"] == "cuda" and not torch.cuda.is_available():
+        remedy = "Set fabric.accelerator=cpu to train on the CPU, or auto; else mend driver or torch"
+        raise MillraceError(f"fabric.ngpus is {gpus}, but there is no CUDA device here", remedy=remedy)
+    return ranks
+
+
+def loop_settings(conf: Conf) -> LoopSettings:
+    """The loop's settings of a configuration."""
+    optim = conf.section("training")["optim"]
+    return LoopSettings(
+        epochs=conf["training.numepochs"],
+        lr=optim["lr"],
+        # The original's adam has no weight decay either.
+        weight_decay=optim["wd"] if optim["name"] == "adamw" else 0.0,
+        lr_scheduler_type="constant",
+        warmup_ratio=0.0,
+        max_grad_norm=0.0,
+        precision={"32": "32-true"}.get(conf["fabric.precision"], conf["fabric.precision"]),
+        log_steps=100,
+        save_steps=0,
+        save_total_limit=2,
+        eval_at_start=1,
+        seed=conf["seed"],
+        device=conf["fabric.accelerator"],
+    )

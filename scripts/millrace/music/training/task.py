@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from millrace.common.loading.task_loader import TaskLoader
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import Spans
 from millrace.music.models.clews import Clews
-from millrace.music.models.published import load_published
+from millrace.music.models.published import CONFIGURATION, load_published
 from millrace.music.sampling.dataset import CliqueDataset, TrackBatch
 from millrace.music.sampling.plan import AnchorPlan, plan_anchors
 from millrace.music.sampling.windows import Geometry
@@ -29,8 +30,7 @@ from millrace.music.training import conf as configuration
 from millrace.music.training.augment import Augmentations
 from millrace.music.training.conf import Conf
 from millrace.music.training.distances import parse_reduction
-from millrace.music.training.evaluation import Share, embed, scored
-from millrace.music.training.features import Features
+from millrace.music.training.evaluation import Features, Share, embed, require_cliques, scored
 from millrace.music.training.loss import LOGGED, contrastive_loss
 from millrace.music.training.metrics import means
 
@@ -46,7 +46,8 @@ class VersionTask:
         for strategy in (self.config.loss_redux_pos, self.config.loss_redux_neg):
             parse_reduction(strategy)
         self.augment = Augmentations(conf.section("augmentations"))
-        self.epochs_done, self._best, self._is_best = 0, math.inf, False
+        self.epochs_done, self._best = 0, math.inf
+        self._monitor = f"valid/{conf['training.monitor.quantity']}"
         schedule, _, patience = conf["training.optim.sched"].partition("_")
         # torch's own, of a rate of 1: that of the loop is multiplied by it. A flat one never sees a value.
         self._rate = torch.optim.SGD([torch.zeros(1)], lr=1.0)
@@ -69,18 +70,17 @@ class VersionTask:
         if start:
             model = load_published(start)
             if model.config != self.config:
-                raise MillraceError("the model is another one than the configuration's", start)
+                remedy = f"Set the model section to that of the {CONFIGURATION} beside it"
+                raise MillraceError("the model is another one than the configuration's", start, remedy)
             log.info("weights of %s; optimiser and epochs begin anew", start)
         log.info("clews: %.1f million parameters", model.parameter_count / 1e6)
         return model
 
     def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> AnchorPlan:
         """The plan of an epoch, or of its rest after `spans`."""
-        conf = self.conf
+        conf, train = self.conf, self.features.cliques["train"]
         size, limit = conf["training.batchsize"], conf["limit_batches"]
-        return plan_anchors(
-            self.features.cliques["train"], size, conf["seed"], epoch, world_size, spans, limit
-        )
+        return plan_anchors(train, size, conf["seed"], epoch, world_size, spans, limit)
 
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
         return len(self.plan(epoch, world_size, spans))
@@ -142,55 +142,51 @@ class VersionTask:
         if self._exchange is None:
             self._exchange = Exchange(fabric.world_size)
         share = Share(self._exchange, fabric.global_rank, fabric.device)
-        figures = {
-            "hpar/epoch": float(self.epochs_done),
-            "hpar/lr": self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done),
-        }
+        lr = self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done)
+        figures = {"hpar/epoch": float(self.epochs_done), "hpar/lr": lr}
         figures |= _means("train", self._exchange.gathered(self._sums.tolist()))
         figures |= self._validated(model, share)
-        self._is_best = bool(self.epochs_done) and self._cost(figures) < self._best
         if fabric.global_rank == 0 and self.epochs_done:
-            self._save(model, figures[f"valid/{self.conf['training.monitor.quantity']}"])
+            self._save(model, figures)
         return figures
 
     def _cost(self, figures: Mapping[str, float]) -> float:
-        """The monitored value, negative if more is better."""
-        monitor = self.conf.section("training")["monitor"]
-        return figures[f"valid/{monitor['quantity']}"] * (1 if monitor["mode"] == "min" else -1)
+        """The monitored value, negative if more is better; infinite of the untrained model."""
+        sign = 1 if self.conf["training.monitor.mode"] == "min" else -1
+        return sign * figures[self._monitor] if figures["hpar/epoch"] else math.inf
 
     def _validated(self, model: Clews, share: Share) -> dict[str, float]:
         conf, cliques = self.conf, self.features.cliques["valid"]
         geometry = self.geometry(self.config.shingling_hop / 2)
-        tracks = embed(model, cliques, self.features.reader, lambda frames: geometry, share)
+        most = conf["data.max_missing_fraction"]
+        tracks = embed(model, cliques, self.features.reader, lambda frames: geometry, share, most)
         metrics = means(scored(tracks, tracks, self.config.loss_redux_pos, share))
 
         # The loss of batches as in training: an anchor, and the first others of its clique in turn.
-        ids = tracks.ids.cpu().numpy()
-        part = cliques.only(np.isin(cliques.ids, ids))
-        place = dict(zip(ids.tolist(), range(len(ids)), strict=True))
+        place = {each: at for at, each in enumerate(tracks.ids.tolist())}
+        part = cliques.only(np.isin(cliques.ids, [*place]))
+        require_cliques(part, conf["path.splits.valid"])
         plan = plan_anchors(part, min(conf["training.batchsize"], len(part)), conf["seed"], 0, 1)
         sums = torch.zeros(len(LOGGED) + 1, dtype=torch.float64)
         for step in range(share.rank, len(plan), share.exchange.world_size):
             rows = []
             for anchor in plan.batch(step, 0).tolist():
-                others = [row for row in part.members(anchor) if row != anchor]
-                rows += [
-                    anchor,
-                    *(others[slot % len(others)] for slot in range(conf["data.n_per_class"] - 1)),
-                ]
+                others = cycle(row for row in part.members(anchor) if row != anchor)
+                rows += [anchor, *islice(others, conf["data.n_per_class"] - 1)]
             at = [place[each] for each in part.ids[rows].tolist()]
-            rows = (tracks.embeddings[at], tracks.cliques[at], tracks.ids[at])
-            _, logged = contrastive_loss(*rows, self.config)
+            batch = (tracks.embeddings[at], tracks.cliques[at], tracks.ids[at])
+            _, logged = contrastive_loss(*batch, self.config)
             sums += torch.tensor([1.0, *(float(logged[name]) for name in LOGGED)], dtype=torch.float64)
         losses = _means("valid", share.exchange.gathered(sums.tolist()))
+        metrics |= {"left_out": float(len(cliques) - len(tracks))}
         return losses | {f"valid/{name}": value for name, value in metrics.items()}
 
-    def _save(self, model: Clews, value: float) -> None:
+    def _save(self, model: Clews, figures: Mapping[str, float]) -> None:
         """The model in the published form: the last, the best, and one every training.save_freq epochs."""
         often = self.conf["training.save_freq"]
-        names = ["last", *["best"] * self._is_best]
+        names = ["last", *["best"] * (self._cost(figures) < self._best)]
         names += [f"epoch{self.epochs_done}"] * bool(often and self.epochs_done % often == 0)
-        state = {"model": model.state_dict(), "epoch": self.epochs_done, "cost": value}
+        state = {"model": model.state_dict(), "epoch": self.epochs_done, "cost": figures[self._monitor]}
         for name in names:
             with atomic.replacing(self.folder / f"checkpoint_{name}.ckpt") as partial:
                 torch.save(state, partial)
@@ -207,7 +203,7 @@ class VersionTask:
             return f"NaN or inf reached ({broken[0]})"
         self._best = min(self._best, self._cost(metrics))
         if self._plateau:
-            self._plateau.step(metrics[f"valid/{self.conf['training.monitor.quantity']}"])
+            self._plateau.step(metrics[self._monitor])
         lr = self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done)
         least = self.conf["training.optim.min_lr"]
         return f"min lr reached ({lr:.2g} is below min_lr {least:g})" if lr < least else ""
@@ -227,7 +223,7 @@ class VersionTask:
         shown |= {name: of[f"valid/{name}"] for name in ("l_main", "m_MAP", "m_MR1", "m_ARP", "m_COMP")}
         text = ", ".join(f"{name} {value:.4f}" for name, value in shown.items() if value is not None)
         epoch = f"epoch {of['hpar/epoch']:.0f}/{self.conf['training.numepochs']}"
-        return f"{epoch}: {text}, lr {of['hpar/lr']:.1e}{'  *' * self._is_best}"
+        return f"{epoch}: {text}, lr {of['hpar/lr']:.1e}{'  *' * (self._cost(of) < self._best)}"
 
     def rank_state(self) -> dict[str, Any]:
         return {"sums": self._sums.tolist(), "epochs_done": self.epochs_done}
@@ -265,6 +261,4 @@ def audited(keys: Mapping[str, Any], conf: str = "") -> TaskLoader:
 def _means(prefix: str, parts: list[list[float]]) -> dict[str, float]:
     """Means by name of the ranks' (count, sum, sum, ...); none without any."""
     count, *sums = np.sum(parts, axis=0).tolist()
-    return (
-        {f"{prefix}/{name}": each / count for name, each in zip(LOGGED, sums, strict=True)} if count else {}
-    )
+    return {f"{prefix}/{name}": each / count for name, each in zip(LOGGED, sums, strict=True) if count}
