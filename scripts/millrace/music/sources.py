@@ -50,7 +50,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         raise SourcesMissing(f"no features at {DEMO}", pristine=True)
     roots = {kind: Root(path) for kind in ("h5", "mm") if (path := getattr(settings, f"{kind}_root"))}
     stats = {
-        f"{kind}-{quote(path, safe='')}": (kind, path, partitions.Stat.of(root.path / path))
+        f"{kind}-{quote(path, safe='')}": (kind, path, _stat(root.path / path))
         for kind, root in roots.items()
         for path in root.places(kind)
     }
@@ -72,7 +72,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     def contents_of_all() -> Iterator[tuple[str, dict]]:
         """The partition files; completes `contents`. The JSONL is read if it or the list of files is new."""
         digests = table("lists", _VERSION)
-        listing = jsonl.digest([list(stats), settings.h5_root, settings.mm_root])
+        # An .mm that comes into a folder may be what a pointer led to.
+        times = [stat.mtime_ns for kind, _, stat in stats.values() if kind == "mm"]
+        listing = jsonl.digest([list(stats), times, settings.h5_root, settings.mm_root])
         places: dict[str, list] | None = None
 
         def read(path: str) -> dict:
@@ -122,6 +124,11 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         "merge": Items("list", lambda merge: merge["lists"], _kinds, outputs[1:]),
     }
     return contents
+
+
+def _stat(path: Path) -> partitions.Stat:
+    """Also of a link to nothing, whose job says that it is one."""
+    return partitions.Stat.of(path) if path.exists() else partitions.Stat(str(path), -1, 0, 0)
 
 
 def _row(record: Any) -> dict:

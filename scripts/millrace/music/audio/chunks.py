@@ -15,7 +15,8 @@ import numpy as np
 
 from millrace.common import atomic
 from millrace.common.cli import Progress
-from millrace.music.audio.recording import BINS, HOP_SECONDS, Unusable, features
+from millrace.music.audio.recording import BINS, HOP_SECONDS, features
+from millrace.music.features.track import Refused
 
 ENDINGS = [
     ".aac", ".aif", ".aiff", ".flac", ".m4a", ".mka", ".mp3", ".mp4", ".oga", ".ogg", ".opus", ".wav",
@@ -90,10 +91,10 @@ def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dic
             number = Path(file).stem
             try:
                 if not number.isprintable():
-                    raise Unusable("bad_name", "the file's name cannot be an id")
+                    raise Refused("bad_name", "the file's name cannot be an id")
                 record = add_track(h5, number, features(root / file), "<f4", False)
                 records.append({**record, "h5_chunk": path.name, "audio": file})
-            except Unusable as error:
+            except Refused as error:
                 rejects.append(rejected(file, *error.args))
         h5["made"] = json.dumps({"sources": sources, "records": records, "rejects": rejects})
     return records, rejects

@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import mmap
 import os
-import struct
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -26,14 +26,13 @@ SOURCES = (H5, MM)
 _LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first", "addresses", "key")]
 _SHORT = [(name, "<i4") for name in ("file", "key_bytes", "count", "chunk0", "chunk1", "bins", "origins")]
 RECORD = np.dtype([*_LONG, ("hop", "<f8"), *_SHORT, ("time_axis", "u1"), ("dtype", "S3"), ("storage", "S6")])
-_RECORD = struct.Struct("<6qd7iB3s6s")
 FILE = np.dtype([(name, "<i8") for name in ("path", "size", "mtime_ns", "path_bytes", "swmr")])
+_REASONS = "The reports of the partitions, features/*.json, say why"
 _REBUILD = "Remove it; merging the partitions makes it again"
-_MAX_ID = 200
 
 
 def merge(
-    path: str | os.PathLike, tracks: Iterable[Track], roots: dict[str, str], contract: Contract
+    path: str | os.PathLike, tracks: Sequence[Track], roots: dict[str, str], contract: Contract
 ) -> list[Track]:
     """Write the index of all usable tracks of all partitions; return those refused here: duplicates.
 
@@ -45,9 +44,7 @@ def merge(
     for track in sorted(tracks, key=lambda t: (t.id, t.source, "other_casing" in t.warnings, t.file, t.key)):
         if track.refused:
             continue
-        if len(os.fsencode(track.id)) > _MAX_ID or not track.id:
-            rejects.append(track.refuse("bad_id", f"an id of {len(track.id)} characters"))
-        elif track.source in usable.setdefault(track.id, {}):
+        if track.source in usable.setdefault(track.id, {}):
             other = usable[track.id][track.source]
             rejects.append(track.refuse("duplicate_id", f"{other.file} {other.key}".strip() + " has it too"))
         else:
@@ -57,8 +54,9 @@ def merge(
                 remedy = "Set contract (the model's cqt keys) to the features, or resample: true"
                 raise MillraceError(f"{problem} (hop by {track.facts['hop']})", where, remedy)
     if not usable:
-        remedy = "Look at the reports of the partitions: every file has its reason there"
-        raise MillraceError("not one track can be used", os.fspath(path), remedy)
+        reasons = Counter(track.refused for track in tracks)
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "there is none"
+        raise MillraceError(f"not one track can be used: {counts}", ", ".join(roots.values()), _REASONS)
 
     # Ids in the order of their bytes, so that a mapped binary search finds them.
     ids = sorted(usable, key=os.fsencode)
@@ -185,14 +183,24 @@ class FeatureIndex:
         size = 2 * RECORD.itemsize
         raw = os.pread(self._file.fileno(), size, self._records_at + number * size)
         tracks = []
-        for source, row in zip(SOURCES, _RECORD.iter_unpack(raw), strict=True):
+        for source, row in zip(SOURCES, np.frombuffer(raw, RECORD).tolist(), strict=True):
             frames, offset, pitch, first, start, at, hop, file, length, count, *rest = row
             *chunks, bins, origins, axis, dtype, storage = rest
             if file >= 0:
                 name, *state = self._state(file)
-                storage, key = storage.rstrip(b"\0").decode(), self._text(at, length)
-                place = (storage, dtype.decode(), axis, frames, bins, offset, pitch, first, tuple(chunks))
-                more = ("", self._addresses[start : start + count], hop, "", _facts(origins), [], "", "")
+                key = self._text(at, length)
+                place = (
+                    storage.decode(),
+                    dtype.decode(),
+                    axis,
+                    frames,
+                    bins,
+                    offset,
+                    pitch,
+                    first,
+                    tuple(chunks),
+                )
+                more = ("", self._addresses[start : start + count], hop, _facts(origins), [], "", "")
                 tracks.append(Track(self.id(number), source, name, key, *place, *more, *state))
         return tracks if prefer == H5 else tracks[::-1]
 

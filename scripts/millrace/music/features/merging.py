@@ -67,6 +67,7 @@ def merge_all(
             if part["missing_fraction"] > max_missing_fraction:
                 problem = "{split}: {missing} of {versions} versions have no features, more than "
                 problem = problem.format(**part) + f"max_missing_fraction {max_missing_fraction:g} allows"
+                problem += f" ({part['without_id']} have no video id)" if part["without_id"] else ""
                 remedy = "Set h5_root and mm_root to where they lie, or raise max_missing_fraction"
                 raise MillraceError(problem, str(folder / "missing.jsonl"), remedy)
     return result

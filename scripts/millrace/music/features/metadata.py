@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,10 +22,10 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "h5": lambda value: type(value) in (str, int),
     "key": lambda value: isinstance(value, str),
     "mm": lambda value: isinstance(value, str),
-    "hop": lambda value: type(value) in (int, float) and 0 < value < 60,
+    "hop": lambda value: type(value) in (int, float) and 0.002 <= value <= 1,
     "shape": lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0,
 }
-_VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/embed/|/shorts/)([^&#?/]+)")
+_VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,12 +81,16 @@ def video_ids(version: Mapping[str, Any]) -> list[str]:
     """The ids of a version, best match first: its own, then those of its videos and of its tracks' videos."""
     own = first(version, ID_NAMES)
     ids = [own] if isinstance(own, str) else []
-    places = [version, *[track for track in version.get("tracks") or [] if isinstance(track, dict)]]
-    for video in [video for place in places for video in place.get("youtube_video") or []]:
-        url = video.get("url") if isinstance(video, dict) else video
-        if match := _VIDEO.search(url) if isinstance(url, str) else None:
-            ids.append(match[1])
+    for place in [version, *_objects(version.get("tracks"))]:
+        for video in _objects(place.get("youtube_video")):
+            if match := _VIDEO.search(str(video.get("url"))):
+                ids.append(match[1])
     return list(dict.fromkeys(ids))
+
+
+def _objects(value: Any) -> list[dict]:
+    """The objects of a list, or the one that stands in its place."""
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
 
 
 def read_metadata(path: str | os.PathLike) -> Metadata:
@@ -143,24 +147,28 @@ def place_records(
 
     Pointers become relative to their roots; a record that points to both stands in both places.
     """
-    places: dict[str, list[Record]] = {}
+    places: dict[str, list[Record]] = defaultdict(list)
     wrong = []
-    folders: dict[str, list[str]] = {}
-    for folder in mm.mm_folders() if mm else ():
-        folders.setdefault(folder[-2:].casefold(), []).append(folder)
+    folders = defaultdict(list)
+    for folder in mm.places("mm") if mm else ():
+        folders[folder[-2:].casefold()].append(folder)
     for record in records:
         file = h5.chunk(record.h5) if h5 and record.h5 is not None else None
         mm_file = mm.resolve(record.mm) if mm and record.mm else None
-        pointers = (("h5_chunk", record.h5, file, h5), ("mm_path", record.mm or None, mm_file, mm))
-        for name, pointer, target, root in pointers:
-            if root and pointer is not None and target is None:
-                words = f"{name} {pointer!r} is not below {root.path}"
+        folder = mm_file.rpartition("/")[0] if mm_file else None
+        for name, pointer, place, root in (
+            ("h5_chunk", record.h5, file, h5),
+            ("mm_path", record.mm, folder, mm),
+        ):
+            if root and pointer is not None and place not in root.places(name[:2]):
+                what = "HDF5 file" if root is h5 else "file in a folder of two characters"
+                words = f"{name} {pointer!r} is no {what} below {root.path}"
                 wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
         if file:
             pointer = Record(record.id, file, record.key, None, record.hop, record.shape)
-            places.setdefault(file, []).append(pointer)
+            places[file].append(pointer)
         # Without a pointer to an .mm its hop and shape still count for the file of the usual name.
-        usual = folders.get(record.id[:2].casefold(), ()) if record.hop or record.shape else ()
-        for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
-            places.setdefault(place, []).append(dataclasses.replace(record, h5=None, mm=mm_file))
+        usual = folders[record.id[:2].casefold()] if record.hop or record.shape else []
+        for place in usual if folder is None else [folder]:
+            places[place].append(dataclasses.replace(record, h5=None, mm=mm_file))
     return places, sorted(wrong, key=lambda row: (row["id"], row["problem"]))

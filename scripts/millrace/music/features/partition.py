@@ -15,6 +15,8 @@ from millrace.music.features import h5_files, mm_files
 from millrace.music.features.metadata import Record
 from millrace.music.features.track import H5, Contract, Track
 
+_MAX_ID = 200  # bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class FeaturePartition:
@@ -39,9 +41,14 @@ def read_partition(path: str | os.PathLike) -> FeaturePartition:
 
 
 def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
-    """Every track of the partition, refused ones too."""
+    """Every track of the partition, refused ones too: also those whose id no split can have."""
     read = h5_files.read_file if partition.kind == H5 else mm_files.read_folder
-    return read(partition.root, partition.path, partition.records, contract)
+    for track in read(partition.root, partition.path, partition.records, contract):
+        if not track.id.isprintable() or len(track.id.encode()) > _MAX_ID or not (track.id or track.refused):
+            track.refuse("bad_id", f"{len(track.id)} characters, which are no id")
+            for field in ("id", "file", "key", "problem"):
+                setattr(track, field, ascii(getattr(track, field))[1:-1])
+        yield track
 
 
 def report(stage: str, scope: str, tracks: Iterable[Track], contract: Contract) -> dict:

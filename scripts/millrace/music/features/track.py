@@ -49,6 +49,10 @@ class Contract:
         return ""
 
 
+class Refused(Exception):
+    """Features that cannot be used: `Refused(reason, words)`; the reason is counted in the ledger."""
+
+
 @dataclasses.dataclass
 class Track:
     """Features of the recording `id` in `file` (relative to its root), or why they are refused.
@@ -75,7 +79,6 @@ class Track:
     filters: str = ""
     addresses: Sequence[int] = ()
     hop: float = math.nan
-    layout: str = ""
     facts: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
     refused: str = ""

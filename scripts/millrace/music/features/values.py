@@ -19,10 +19,9 @@ _STRETCH = 1 << 22  # values that correlations are taken from
 
 
 def refusal(blocks: Iterable[np.ndarray]) -> tuple[str, str]:
-    """(reason, words) why values cannot be fed to the model; ("", "") if they can.
+    """(reason, words) why values, given in pieces, cannot be fed to the model; ("", "") if they can.
 
-    `blocks` are pieces of the track. Linear magnitudes are expected: decibels, zeros and NaN would reach the
-    model as scaled-up noise.
+    Linear magnitudes are expected: decibels, zeros and NaN would reach the model as scaled-up noise.
     """
     low, high, negative, total, bad = np.inf, -np.inf, 0, 0, 0
     for block in blocks:
@@ -32,18 +31,24 @@ def refusal(blocks: Iterable[np.ndarray]) -> tuple[str, str]:
             negative += int((block < 0).sum()) if least < 0 else 0
         else:
             bad += int((~np.isfinite(block)).sum())
-    if not total:
-        return "empty", "no frames"
-    if bad:
-        return "not_finite", f"{bad} of {total} values are NaN or infinite"
-    if low <= -10 and -low > high:
-        words = f"values from {low:g} to {high:g} are decibels; linear magnitudes are needed"
-        return "decibel", f"{words}: 10 ** (dB / 20)"
-    if negative > 0.01 * total:
-        return "negative", f"{negative} of {total} values are below 0, down to {low:g}: no magnitudes"
-    if high == low:
-        return ("zero", "all values are 0") if high == 0 else ("constant", f"all values are {high:g}")
-    return "", ""
+    span = f"values from {low:g} to {high:g}"
+    refusals = (
+        ("empty", not total, "no frames"),
+        ("not_finite", bad, f"{bad} of {total} values are NaN or infinite"),
+        (
+            "decibel",
+            low <= -10 and -low > high,
+            f"{span} are decibels; magnitudes are needed: 10 ** (dB / 20)",
+        ),
+        (
+            "negative",
+            negative > 0.01 * total,
+            f"{negative} of {total} values are below 0: no magnitudes ({span})",
+        ),
+        ("zero", low == high == 0, "all values are 0"),
+        ("constant", low == high, f"all values are {high:g}"),
+    )
+    return next(((reason, words) for reason, is_so, words in refusals if is_so), ("", ""))
 
 
 def bass_correlation(frames: np.ndarray) -> float:
