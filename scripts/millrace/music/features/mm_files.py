@@ -90,8 +90,9 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     track.facts = {"bins": "config", "dtype": origin, "orientation": origin, "shape": origin}
     if any(refusal := values.refusal([flat])):
         raise Refused(*refusal)
-    _orient(track, flat, shape, origin)
-    track.pitch = track.bins if track.time_axis == 0 else track.frames
+    track.time_axis = int(kind == "<f4")
+    track.pitch = track.frames if track.time_axis else bins
+    _check_orientation(track, flat, shape, origin)
     _find_hop(track, flat, record, contract)
 
 
@@ -107,31 +108,26 @@ def _shape(sidecar: Path) -> list[int]:
     raise Refused("bad_sidecar", f"{sidecar.name} holds no shape of two whole numbers")
 
 
-def _orient(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
-    """Set the time axis: a shape beside the file is that of its bytes, one of the JSONL may be of (C, T)
-    whatever is stored, so that the values have a say."""
+def _check_orientation(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
+    """float16 is (T, C) and float32 is (C, T): a shape beside the file, or the values, may contradict. A shape
+    of the JSONL may be of (C, T) whatever is stored, so that the values must agree if it does not."""
+    axis, names = track.time_axis, ("(T, C)", "(C, T)")
     stated = None if shape[0] == shape[1] or origin == "inferred" else int(shape[0] == track.bins)
-    likely, names = values.time_axis(flat, track.bins), ("(T, C)", "(C, T)")
-    if stated is not None and origin == "sidecar":
-        track.time_axis = stated
-        # In the published form only averaging over time makes neighbouring frames differ: see _find_hop.
-        if likely == 1 - stated and (stated == 1 or track.dtype == "<f4"):
-            words = f"the values are {names[likely]}, its .npy says {names[stated]}"
-            raise Refused("orientation_contradicts", words)
-    elif likely is not None:
-        track.time_axis, track.facts["orientation"] = likely, "inferred"
-    elif stated is None or (stated == 1 and track.dtype == "<f2"):
-        # Published float16 files are (T, C), whatever order the JSONL has.
-        kind = np.dtype(track.dtype)
-        raise Refused("orientation_unknown", f"{kind} of shape (T, C) or (C, T)? {_REMEDY}")
-    else:
-        track.time_axis = stated
+    likely, is_beside = values.time_axis(flat, track.bins), origin == "sidecar"
+    # Published values that were averaged over time look like (C, T): _find_hop names them.
+    if (likely == 1 - axis and not (is_beside and axis == 0)) or (is_beside and stated == 1 - axis):
+        words = (
+            f"{np.dtype(track.dtype)} is read as {names[axis]}; its shape or its values are {names[1 - axis]}"
+        )
+        raise Refused("orientation_contradicts", words)
+    if likely is None and not is_beside and stated != axis:
+        raise Refused("orientation_unknown", f"{np.dtype(track.dtype)} of shape {names[axis]}? {_REMEDY}")
 
 
 def _find_hop(track: Track, flat: np.ndarray, record: Record, contract: Contract) -> None:
     """The hop is what the JSONL says; else that of the published files, if the values allow it."""
-    published = track.dtype == "<f2" and track.time_axis == 0
-    hops = (record.hop, "jsonl"), (published and PUBLISHED_HOP, "inferred"), (contract.hop, "config")
+    is_published = track.dtype == "<f2"
+    hops = (record.hop, "jsonl"), (is_published and PUBLISHED_HOP, "inferred"), (contract.hop, "config")
     track.hop, track.facts["hop"] = next(hop for hop in hops if hop[0])
     if track.facts["hop"] != "inferred":
         return
