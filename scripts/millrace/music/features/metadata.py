@@ -154,21 +154,19 @@ def place_records(
         folders[folder[-2:].casefold()].append(folder)
     for record in records:
         file = h5.chunk(record.h5) if h5 and record.h5 is not None else None
-        mm_file = mm.resolve(record.mm) if mm and record.mm else None
-        folder = mm_file.rpartition("/")[0] if mm_file else None
-        for name, pointer, place, root in (
+        mm_file = mm.mm_file(record.mm) if mm and record.mm else None
+        for name, pointer, target, root in (
             ("h5_chunk", record.h5, file, h5),
-            ("mm_path", record.mm, folder, mm),
+            ("mm_path", record.mm, mm_file, mm),
         ):
-            if root and pointer is not None and place not in root.places(name[:2]):
+            if root and pointer is not None and target is None:
                 what = "HDF5 file" if root is h5 else "file in a folder of two characters"
                 words = f"{name} {pointer!r} is no {what} below {root.path}"
                 wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
         if file:
-            pointer = Record(record.id, file, record.key, None, record.hop, record.shape)
-            places[file].append(pointer)
+            places[file].append(Record(record.id, file, record.key, None, record.hop, record.shape))
         # Without a pointer to an .mm its hop and shape still count for the file of the usual name.
         usual = folders[record.id[:2].casefold()] if record.hop or record.shape else []
-        for place in usual if folder is None else [folder]:
+        for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
             places[place].append(dataclasses.replace(record, h5=None, mm=mm_file))
     return places, sorted(wrong, key=lambda row: (row["id"], row["problem"]))

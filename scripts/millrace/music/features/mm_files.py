@@ -109,8 +109,8 @@ def _shape(sidecar: Path) -> list[int]:
 
 
 def _check_orientation(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
-    """float16 is (T, C) and float32 is (C, T): a shape beside the file, or the values, may contradict. A shape
-    of the JSONL may be of (C, T) whatever is stored, so that the values must agree if it does not."""
+    """float16 is (T, C) and float32 is (C, T), unless the shape beside the file or the values contradict. A
+    shape of the JSONL may be of (C, T) whatever is stored: then the values must agree."""
     axis, names = track.time_axis, ("(T, C)", "(C, T)")
     stated = None if shape[0] == shape[1] or origin == "inferred" else int(shape[0] == track.bins)
     likely, is_beside = values.time_axis(flat, track.bins), origin == "sidecar"

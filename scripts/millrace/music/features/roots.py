@@ -24,8 +24,8 @@ class Root:
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
-        self._names, self.chunk = cache(self._list), cache(self._chunk)
-        self.places = cache(self._places)
+        # Each folder is listed once, each pointer followed once.
+        self._names, self.places, self.chunk = cache(self._list), cache(self._places), cache(self._chunk)
 
     def _list(self, folder: str) -> dict[str, bool]:
         """Names in a folder, and whether each is a folder; a link to a folder above it is none."""
@@ -41,25 +41,50 @@ class Root:
                 return {entry.name: is_folder(entry) for entry in entries}
         except PermissionError as error:
             raise MillraceError("cannot be listed", error.filename, "Allow reading the folder") from None
-        except (OSError, ValueError):  # no folder, or no name that there can be
+        except OSError:
             return {}
 
-    def has(self, relative: str) -> bool:
-        """Whether the file is there; each folder is listed once."""
-        folder, _, name = relative.rpartition("/")
-        return name in self._names(folder) and (not folder or self.has(folder))
+    def _folders(self, folder: str) -> list[str]:
+        return [os.path.join(folder, name) for name, is_folder in self._names(folder).items() if is_folder]
 
-    def resolve(self, pointer: str) -> str | None:
-        r"""The path below this root that a pointer from any machine means, or None.
+    def _places(self, kind: str) -> dict[str, None]:
+        """HDF5 files or folders of .mm files, sorted. Raises MillraceError if one cannot name a partition."""
+        places, folders = [], [""]
+        if kind == "h5":  # at any of the first levels, but what macOS writes beside a file
+            for _ in range(_LEVELS):
+                paths = [os.path.join(folder, name) for folder in folders for name in self._names(folder)]
+                places += [
+                    path for path in paths if path.lower().endswith(H5_ENDINGS) and "/._" not in f"/{path}"
+                ]
+                folders = [path for folder in folders for path in self._folders(folder)]
+        else:  # of two characters, also where the published tree has them
+            folders += ["cqt", _PUBLISHED, *(f"{folder}/{_PUBLISHED}" for folder in self._folders(""))]
+            places = [
+                path
+                for folder in folders
+                for path in self._folders(folder)
+                if len(os.path.basename(path)) == 2
+            ]
+        for path in places:
+            if not path.isprintable() or len(quote(path, safe="")) > _MAX_NAME:
+                problem = f"the path {path!a} is too long or not printable"
+                raise MillraceError(problem, str(self.path), "Rename it")
+        return dict.fromkeys(sorted(places))
 
-        `D:\old\place\a.h5`, `/dead/place/a.h5` and `../a.h5` all lead to `a.h5`, or to `place/a.h5` if
-        that exists: the longest end of the pointer wins.
+    def _ends(self, pointer: str) -> list[str]:
+        r"""Paths below this root that a pointer from any machine may mean, the longest first.
+
+        `D:\old\place\a.h5`, `/dead/place/a.h5` and `../a.h5` all lead to `a.h5`, or to `place/a.h5`.
         """
         parts = [part for part in re.split(r"[\\/]+", pointer) if part not in ("", ".")]
-        while parts and (parts[0] == ".." or re.fullmatch(r"[A-Za-z]:", parts[0])):
-            parts = parts[1:]
-        ends = ("/".join(parts[start:]) for start in range(len(parts)))
-        return next((end for end in ends if ".." not in end.split("/") and self.has(end)), None)
+        return ["/".join(parts[start:]) for start in range(len(parts))]
+
+    def mm_file(self, pointer: str) -> str | None:
+        """The .mm file, in one of the folders, that `mm_path` means, or None."""
+        pairs = ((end, *end.rpartition("/")[::2]) for end in self._ends(pointer))
+        return next(
+            (end for end, at, name in pairs if at in self.places("mm") and name in self._names(at)), None
+        )
 
     def _chunk(self, pointer: str | int) -> str | None:
         """The HDF5 file that `h5_chunk` means (a name, a path, or the number in its name), or None.
@@ -67,40 +92,13 @@ class Root:
         Raises MillraceError if a number fits several files.
         """
         if not (text := str(pointer).strip()).isdecimal():
-            return self.resolve(text)
+            return next((end for end in self._ends(text) if end in self.places("h5")), None)
         number = re.compile(rf"(?<!\d)0*{text.lstrip('0')}\.\w+$")
         files = [file for file in self.places("h5") if number.search(file)]
         if len(files) > 1:
             problem = f"chunk {pointer} may be {files[0]} or {files[1]}"
             raise MillraceError(problem, str(self.path), "Give h5_chunk as a file name")
         return files[0] if files else None
-
-    def _places(self, kind: str) -> list[str]:
-        """HDF5 files or folders of .mm files, sorted. Raises MillraceError if one cannot name a partition."""
-        places = self._h5_files() if kind == "h5" else self._mm_folders()
-        for path in places:
-            if not path.isprintable() or len(quote(path, safe="")) > _MAX_NAME:
-                problem = f"the path {path!a} is too long or not printable"
-                raise MillraceError(problem, str(self.path), "Rename it")
-        return sorted(places)
-
-    def _h5_files(self) -> list[str]:
-        """At any of the first levels, but what macOS writes beside a file."""
-        files, folders = [], [""]
-        for _ in range(_LEVELS):
-            paths = [os.path.join(folder, name) for folder in folders for name in self._names(folder)]
-            files += [path for path in paths if path.lower().endswith(H5_ENDINGS) and "/._" not in f"/{path}"]
-            folders = [path for folder in folders for path in self._folders(folder)]
-        return files
-
-    def _mm_folders(self) -> list[str]:
-        """Folders of two characters, below the places of the published tree."""
-        bases = ["", "cqt", _PUBLISHED, *(f"{folder}/{_PUBLISHED}" for folder in self._folders(""))]
-        folders = [folder for base in bases for folder in self._folders(base)]
-        return [folder for folder in folders if len(folder.rpartition("/")[2]) == 2]
-
-    def _folders(self, folder: str) -> list[str]:
-        return [os.path.join(folder, name) for name, is_folder in self._names(folder).items() if is_folder]
 
 
 def split_name(name: str) -> str:
