@@ -111,17 +111,19 @@ def _shape(sidecar: Path) -> list[int]:
 def _check_orientation(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
     """float16 is (T, C) and float32 is (C, T), unless the shape beside the file or the values contradict. A
     shape of the JSONL may be of (C, T) whatever is stored: then the values must agree."""
-    axis, names = track.time_axis, ("(T, C)", "(C, T)")
+    axis, kind, (own, other) = (
+        track.time_axis,
+        np.dtype(track.dtype),
+        ("TC", "CT")[:: 1 - 2 * track.time_axis],
+    )
     stated = None if shape[0] == shape[1] or origin == "inferred" else int(shape[0] == track.bins)
     likely, is_beside = values.time_axis(flat, track.bins), origin == "sidecar"
     # Published values that were averaged over time look like (C, T): _find_hop names them.
     if (likely == 1 - axis and not (is_beside and axis == 0)) or (is_beside and stated == 1 - axis):
-        words = (
-            f"{np.dtype(track.dtype)} is read as {names[axis]}; its shape or its values are {names[1 - axis]}"
-        )
+        words = f"{kind} is read as {own}, but its shape or its values are {other}: store it as HDF5"
         raise Refused("orientation_contradicts", words)
     if likely is None and not is_beside and stated != axis:
-        raise Refused("orientation_unknown", f"{np.dtype(track.dtype)} of shape {names[axis]}? {_REMEDY}")
+        raise Refused("orientation_unknown", f"is its {kind} {own}? {_REMEDY}")
 
 
 def _find_hop(track: Track, flat: np.ndarray, record: Record, contract: Contract) -> None:

@@ -91,10 +91,13 @@ class Root:
 
         Raises MillraceError if a number fits several files.
         """
+        places = self.places("h5")
         if not (text := str(pointer).strip()).isdecimal():
-            return next((end for end in self._ends(text) if end in self.places("h5")), None)
-        number = re.compile(rf"(?<!\d)0*{text.lstrip('0')}\.\w+$")
-        files = [file for file in self.places("h5") if number.search(file)]
+            ends = self._ends(text)
+            names = [file for file in places if os.path.basename(file) in ends[-1:]]
+            return next((end for end in ends if end in places), names[0] if len(names) == 1 else None)
+        number = re.compile(rf"(?<!\d)0*{text.lstrip('0') or 0}\.\w+$")
+        files = [file for file in places if number.search(file)]
         if len(files) > 1:
             problem = f"chunk {pointer} may be {files[0]} or {files[1]}"
             raise MillraceError(problem, str(self.path), "Give h5_chunk as a file name")

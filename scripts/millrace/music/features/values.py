@@ -35,16 +35,8 @@ def refusal(blocks: Iterable[np.ndarray]) -> tuple[str, str]:
     refusals = (
         ("empty", not total, "no frames"),
         ("not_finite", bad, f"{bad} of {total} values are NaN or infinite"),
-        (
-            "decibel",
-            low <= -10 and -low > high,
-            f"{span} are decibels; magnitudes are needed: 10 ** (dB / 20)",
-        ),
-        (
-            "negative",
-            negative > 0.01 * total,
-            f"{negative} of {total} values are below 0: no magnitudes ({span})",
-        ),
+        ("decibel", low <= -10 and -low > high, f"{span} are decibels; needed: 10 ** (dB / 20)"),
+        ("negative", negative > 0.01 * total, f"{negative} of {total} values are below 0; {span}"),
         ("zero", low == high == 0, "all values are 0"),
         ("constant", low == high, f"all values are {high:g}"),
     )
