@@ -36,12 +36,21 @@ def add_track(
 
 
 def audio_files(root: Path) -> tuple[list[str], list[dict]]:
-    """Recordings below a folder by their endings, relative to it, sorted, and rejects: equal names."""
+    """Recordings below a folder by their endings, sorted, and rejects: equal names, links to nothing."""
     files: dict[str, str] = {}
-    rejects = []
-    for path in sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS):
+    paths, rejects, seen = [], [], set()
+    for folder, below, names in os.walk(root, followlinks=True):
+        below.sort()
+        if (real := os.path.realpath(folder)) in seen:
+            below.clear()  # a link to a folder that is listed already
+            continue
+        seen.add(real)
+        paths += [Path(folder, name) for name in names if Path(name).suffix.lower() in ENDINGS]
+    for path in sorted(paths):
         file = path.relative_to(root).as_posix()
-        if path.is_file() and files.setdefault(path.stem, file) != file:
+        if not path.is_file():
+            rejects.append(rejected(file, "missing", "it is a link to nothing, or no file"))
+        elif files.setdefault(path.stem, file) != file:
             rejects.append(rejected(file, "duplicate_id", f"{files[path.stem]} has the same name"))
     return list(files.values()), rejects
 
@@ -90,7 +99,7 @@ def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dic
         for file in files:
             number = Path(file).stem
             try:
-                if not number.isprintable():
+                if not number.isprintable() or not number.strip("."):
                     raise Refused("bad_name", "the file's name cannot be an id")
                 record = add_track(h5, number, features(root / file), "<f4", False)
                 records.append({**record, "h5_chunk": path.name, "audio": file})
