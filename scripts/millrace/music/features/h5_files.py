@@ -59,7 +59,8 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
     by_id, by_key = {record.id: record for record in records}, defaultdict(list)
     for record in records:
         by_key[record.key or "/"].append(record)
-    about, links = cache(labels.attributes), []
+    # Of groups only: a data set that is held keeps its chunks in memory.
+    about, links = cache(lambda path: labels.attributes(h5[path])), []
     h5.id.links.visit(lambda name, info: links.append((name, info.type)), info=True)
     seen: set[str] = set()
     others: dict[str, str] = {}  # why what bears a name is no track
@@ -72,7 +73,8 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
         if not isinstance(dataset := h5[raw], h5py.Dataset):
             others[own] = f"{name} is a group without features"
             continue
-        group, is_named, owner = dataset.parent, own.lower() in labels.CQT, labels.owner(dataset, name, about)
+        group, own_about, is_named = dataset.parent, labels.attributes(dataset), own.lower() in labels.CQT
+        owner = labels.owner(name, own_about, about(group.name))
         keyed = by_key[name] or by_key[parent if is_named else None]
         is_beside = not is_named and any(each in group for each in labels.CQT)  # chroma, for example
         is_table = dataset.ndim > 1 and own.lower() not in labels.BESIDE and not (parent and is_beside)
@@ -80,14 +82,14 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
             if own.lower() not in labels.BESIDE:
                 others.setdefault(owner, f"{name} has {dataset.ndim} dimensions of {dataset.dtype}")
             continue
-        parts, problem = labels.parts(dataset, owner, about(dataset), contract.bins)
+        parts, problem = labels.parts(dataset, owner, own_about, contract.bins)
         if parts and is_beside:
             continue
         if not parts and len(keyed) > 1:
             problem = Refused("shared_key", f"{len(keyed)} ids of the JSONL share {name}, without offsets")
         elif not (parts or keyed) and owner.lower() in labels.CQT:
             problem = Refused("no_id", f"whose is {name}? Name its group by the id, or state h5_key")
-        stated, grid = {**about(h5), **about(group), **about(dataset)}, cache(partial(_chunk_grid, dataset))
+        stated, grid = about("/") | about(group.name) | own_about, cache(partial(_chunk_grid, dataset))
         for number, start, stop in parts or [(record.id, 0, -1) for record in keyed] or [(owner, 0, -1)]:
             track, record = Track(number, H5, file, name, first=start, frames=stop - start), by_id.get(number)
             if record and record.key and not (parts or keyed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -62,13 +62,13 @@ def first(about: Attributes, names: Iterable[str], *kinds: type) -> Any:
     return None
 
 
-def owner(dataset: Any, name: str, about: Callable[[Any], Attributes]) -> str:
+def owner(name: str, about: Attributes, about_group: Attributes) -> str:
     """Whose data set it is by an attribute of it or its group, the nearest id in its path, or its name."""
     *groups, own = name.split("/")
     is_id = VIDEO_ID.fullmatch(own) and not re.fullmatch("[a-z_]+", own)  # but `spectrogram`
-    for place in [dataset] if is_id or not groups else [dataset, dataset.parent]:
-        if stated := first(about(place), (*ID_NAMES, "id", "video_id"), str):
-            return stated
+    for stated in [about] if is_id or not groups else [about, about_group]:
+        if number := first(stated, (*ID_NAMES, "id", "video_id"), str):
+            return number
     ids = [own] if is_id else [group for group in groups[::-1] if VIDEO_ID.fullmatch(group)]
     return (ids or (groups[-1:] if own.lower() in CQT else []) or [own])[0]
 
