@@ -126,7 +126,7 @@ def test_places_without_features_are_named(tmp_path, monkeypatch):
         missing = tree.sync().missing
         assert missing and not missing.pristine and words in missing.text
         setattr(tree.settings, key, before)
-    (tmp_path / "splits/verify.json").write_text("[]")
+    (tmp_path / "splits/verify.json").write_text('{"C-1": ["an id"]}')
     with pytest.raises(MillraceError, match=r"verify\.json: not a split"):
         tree.sync()
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import counted
 from millrace.common.workflow import partitions
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
@@ -22,7 +22,7 @@ from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 
 # Keys whose effect is said otherwise, or that no job of the index reads.
 QUIET_KEYS = {"h5_root", "mm_root", "jsonl", "splits"}
-_VERSION = 2  # of the partition files
+_VERSION = 3  # of the partition files
 DEMO = Path("resources/music/demo")
 _EXPECTED = {
     "h5": ("HDF5 files (*.h5)", "*.h5", "*.hdf5"),
@@ -100,15 +100,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
             yield name, file
         shown = {path: digests.get(said_of[split], _split_digest) for split, path in files.items()}
         shown |= {settings.jsonl: facts["ids"]} if facts else {}
-        of_jsonl = {key: facts[key] for key in ("counts", "problems") if facts}
-        paths = {kind: str(root.path) for kind, root in roots.items()}
-        merge = {
-            "partitions": list(stats),
-            "roots": paths,
-            "splits": files,
-            "lists": shown,
-            "jsonl": of_jsonl,
-        }
+        merge: dict = {"partitions": list(stats), "splits": files, "lists": shown}
+        merge["roots"] = {kind: str(root.path) for kind, root in roots.items()}
+        merge["jsonl"] = {key: facts[key] for key in ("counts", "problems") if facts}
         contents.others = {"merge": {"all": merge}}
 
     assignment = partitions.Assignment(folder / "index/assignment.jsonl", 1)  # of nothing: names say it all
@@ -153,12 +147,10 @@ def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
 
 
 def _split_digest(path: str) -> str:
-    try:
-        split, _ = jsonl.loads(Path(path).read_bytes())
-        versions = sum(map(len, split.values()))
-    except (jsonl.BadJson, AttributeError, TypeError) as error:
-        raise MillraceError(f"not a split ({error})", path, "Set music.splits to the split files") from None
-    return f"{versions} versions, {jsonl.digest(split)}"
+    from millrace.music.features.splits import read_split  # not at every parse
+
+    cliques = read_split(path, "train").cliques
+    return f"{sum(map(len, cliques.values()))} versions, {jsonl.digest(cliques)}"
 
 
 def _items(content: Mapping) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import h5py
@@ -137,6 +138,22 @@ def test_folders_of_mm_files_are_found_in_the_published_places(tmp_path, base):
     assert list(folders) == [f"{base}/{name}".lstrip("/") for name in ("-a", "AB", "ab")]
 
 
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(MillraceError, match=f"{tmp_path}.*cannot be listed"):
+        Root(tmp_path).places("h5")
+
+
+@pytest.mark.parametrize("name", [b"\xff.h5", "ü".encode() * 80 + b".h5"])
+def test_a_file_whose_name_makes_no_partition_is_named(tmp_path, name):
+    open(os.fsencode(tmp_path) + b"/" + name, "w").close()
+    with pytest.raises(MillraceError, match=r"too long or not printable.*Rename it"):
+        Root(tmp_path).places("h5")
+
+
 def test_records_go_where_their_pointers_lead_and_wrong_ones_are_named(tmp_path):
     (tmp_path / "a_1.h5").touch()
     write_mm(tmp_path, "abcdefghijk", cqt(1))
@@ -247,6 +264,8 @@ def test_the_index_of_the_original_script_is_written_and_read_back(tmp_path):
         Record("-_cdefghijk", None, None, "-_/-_cdefghijk.mm", 0.02, [84, 1200]),
         Record("abcdefghijk", "a.h5", "abcdefghijk/cqt", "ab/abcdefghijk.mm", 0.02, [84, 1200]),
     ]
+    torch.save({"-_cdefghijk": {"mm_path": 5, "hop_s": float("nan"), "shape": (0, 84)}}, tmp_path / "old.pt")
+    assert list(read_old_index(tmp_path / "old.pt")) == [Record("-_cdefghijk")]
     (tmp_path / "bad.pt").write_bytes(b"no pickle")
     with pytest.raises(MillraceError, match=r"bad\.pt: not an index"):
         list(read_old_index(tmp_path / "bad.pt"))

@@ -30,7 +30,7 @@ def add_track(
     """Store (84, T) under /<id>/cqt in an open HDF5 file; return what the JSONL says of it."""
     stored = (magnitudes.T if time_first else magnitudes).astype(dtype)
     dataset = h5.create_dataset(f"{number}/cqt", data=stored, **storage)
-    dataset.attrs.update({"hop_s": HOP_SECONDS, "axes": "TC" if time_first else "CT", "n_bins": BINS})
+    dataset.attrs.update({"hop_s": HOP_SECONDS, "n_bins": BINS})
     key = f"{number}/cqt"
     return {"youtube_id": number, "h5_key": key, "hop_s": HOP_SECONDS, "shape": list(stored.shape)}
 

@@ -121,22 +121,17 @@ def _describe(
     track: Track, dataset: Any, stated: labels.Attributes, record: Record | None, contract: Contract
 ) -> None:
     """Fill in type, orientation and hop of a track, each with its origin. Raises Refused."""
-    shape, bins, axis = dataset.shape, contract.bins, labels.time_axis(dataset, stated)
-    track.facts = {"dtype": "file", "shape": "file", "bins": "config"}
-    track.facts["orientation"] = "inferred" if axis is None else "attribute"
+    shape, bins = dataset.shape, contract.bins
+    track.facts = {"dtype": "file", "shape": "file", "bins": "config", "orientation": "inferred"}
     if dataset.ndim != 2 or dataset.dtype.kind != "f" or dataset.dtype.itemsize > 8:
         raise Refused("dtype", f"{dataset.ndim} dimensions of {dataset.dtype}: 2 of floats are needed")
     if dataset.is_virtual or dataset.external:
         raise Refused("elsewhere", "its values lie in other files: index those, or copy it with h5repack")
     if bins not in shape or labels.first(stated, labels.BINS, int, float) not in (None, bins):
         raise Refused("bins", f"no axis of {list(shape)} has {bins} bins, or its attribute says otherwise")
-    if axis is None and shape[0] == shape[1]:
-        words = f"both axes have {bins} values: time first or bins first? Give it an attribute `axes`"
-        raise Refused("orientation_unknown", words)
-    track.time_axis = int(shape[0] == bins) if axis is None else axis
-    if shape[1 - track.time_axis] != bins:
-        words = f"its attribute says that axis {axis} of {list(shape)} is time; there are {bins} bins"
-        raise Refused("orientation_contradicts", words)
+    if shape[0] == shape[1]:
+        raise Refused("orientation_unknown", f"both axes have {bins} values: which is time? Cut the track")
+    track.time_axis = int(shape[0] == bins)
     track.dtype, track.bins = dataset.dtype.str, bins
     if track.frames < 0:
         track.frames = shape[track.time_axis]

@@ -1,4 +1,4 @@
-"""What attributes, names and neighbours say of a data set in an HDF5 file: whose it is, its hop, its axes."""
+"""What attributes, names and neighbours say of a data set in an HDF5 file: whose it is, and its hop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ _LENGTHS = ("lengths", "length", "n_frames", "frames", "sizes")
 _HOPS = ("hop_s", "hoplen_s", "frame_hop_s", "hop_seconds", "hoplen", "hop", "hop_length", "hop_size")
 _LIKE_HOPS = re.compile("hop|fps|frame_?rate|frames_per_s")
 _RATES = ("sr", "sample_rate", "samplerate", "sampling_rate")
-_AXES = ("orientation", "layout", "axes", "dims", "dimensions", "order")
 BINS = ("n_bins", "bins", "nbins")
 BESIDE = {*_IDS, *_STARTS, *_LENGTHS, *_RATES}
-_TIME_WORDS = {"t", "time", "frames", "frame"}
-_BIN_WORDS = {"c", "f", "freq", "frequency", "bins", "channels"}
 _LEAST_HOP = 0.002  # seconds; less is a number of another unit
 VIDEO_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 # What h5py raises of damaged files, and of types that it does not know.
@@ -125,14 +122,3 @@ def hop(about: Attributes) -> float | None:
     if hops and max(hops) - min(hops) > 1e-3 * min(hops):
         raise Refused("bad_hop", f"attributes say hops of {min(hops):g} s and of {max(hops):g} s")
     return hops[0] if hops else None
-
-
-def time_axis(dataset: Any, about: Attributes) -> int | None:
-    """The time axis by an attribute such as "(T, F)" or ["bins", "time"], or by labels of dimensions."""
-    stated = next((about[name] for name in _AXES if name in about), [dim.label for dim in dataset.dims])
-    text = (" ".join(map(str, stated)) if isinstance(stated, list) else str(stated)).lower()
-    words = [word for word in re.findall(r"[a-z]+", text) if word not in ("x", "by", "first", "major")]
-    words = list(words[0]) if len(words) == 1 and len(words[0]) == 2 else words
-    if len(words) == 2 and {*words} & _TIME_WORDS and {*words} & _BIN_WORDS:
-        return int(words[1] in _TIME_WORDS)
-    return None

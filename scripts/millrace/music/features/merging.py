@@ -37,6 +37,9 @@ def merge_all(
     read = {name: clique_splits.read_split(file, name) for name in SPLITS if (file := splits.get(name))}
     leaks = clique_splits.leaks(read)
     jsonl.write_lines(folder / "leaks.jsonl", leaks)
+    if len({Path(split.path).name for split in read.values()}) < len(read):
+        problem, remedy = "two splits have files of one name, which .filtered repeats", "Rename one of them"
+        raise MillraceError(problem, ", ".join(split.path for split in read.values()), remedy)
     if leaks and on_leak == "error":
         cliques = sum("clique" in row for row in leaks)
         first = ", ".join(f"{key} {value}" for key, value in leaks[0].items())

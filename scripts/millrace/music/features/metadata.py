@@ -117,17 +117,23 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
     return result
 
 
-def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool = False) -> None:
-    """Enter what a line says of a recording; values of another kind are named and ignored."""
-    values = {}
+def pointers(fields: Mapping) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a record says, by the names of Record, and what of it is of another kind; null and "" do not
+    count."""
+    right, wrong = {}, {}
     for alias in sorted(_NAMES.keys() & fields.keys(), key=_RANKS.__getitem__):
         name, value = _NAMES[alias], fields[alias]
-        if value is None or value == "":
-            continue
-        if _IS_RIGHT[name](value):
-            values[name] = value.strip("/") if name == "key" else value
-        else:
-            result.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
+        if value is not None and value != "":
+            value = value.strip("/") if name == "key" and isinstance(value, str) else value
+            (right if _IS_RIGHT[name](value) else wrong)[name] = value
+    return right, wrong
+
+
+def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool = False) -> None:
+    """Enter what a line says of a recording; values of another kind are named and ignored."""
+    values, wrong = pointers(fields)
+    for name, value in wrong.items():
+        result.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
     if number in result.ids and once:
         result.problem(
             line, "duplicate_id", f"{number}: stands in an earlier line too; this one's values are taken"

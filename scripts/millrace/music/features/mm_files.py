@@ -133,8 +133,9 @@ def _find_hop(track: Track, flat: np.ndarray, record: Record, contract: Contract
     track.hop, track.facts["hop"] = next(hop for hop in hops if hop[0])
     if track.facts["hop"] != "inferred":
         return
-    seconds = track.frames * track.hop
-    if values.is_too_rough(flat.reshape(-1, track.bins), short=seconds < contract.shingle):
-        words = f"frames change too much from one to the next for a hop of {track.hop:.4f} s ({seconds:.1f} s"
-        words += " in all): averaged over time? State hop_s in the JSONL if it is something else"
+    if values.is_too_rough(flat.reshape(-1, track.bins)):
+        words = (
+            f"{track.frames} frames that change too much from one to the next for a hop of {track.hop:.4f} s"
+        )
+        words += ": averaged over time? State hop_s in the JSONL if it is something else"
         raise Refused("downsampled", words)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import own_file
 from millrace.common.ledger import Ledger
 from millrace.common.loading.h5 import locking
 from millrace.music.features import h5_files, mm_files
@@ -31,13 +31,10 @@ class FeaturePartition:
 
 def read_partition(path: str | os.PathLike) -> FeaturePartition:
     """A partition file of the workflow: these fields as JSON, each record without what it does not say."""
-    content = jsonl.read(path)
-    try:
+    with own_file(path):
+        content = jsonl.read(path)
         records = [Record(**row) for row in content["records"]]
         return FeaturePartition(*(content[name] for name in ("id", "kind", "root", "path")), records)
-    except (KeyError, TypeError) as error:
-        problem = f"not a partition of features ({type(error).__name__}: {error})"
-        raise MillraceError(problem, os.fspath(path), "Delete it and run snakemake again") from None
 
 
 def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:

@@ -14,23 +14,13 @@ from millrace.common.loading.h5 import RawFile, open_h5
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
 from millrace.music.features.index import FeatureIndex
-from millrace.music.features.track import BY_H5PY, CHUNKS, H5, Track
+from millrace.music.features.track import BY_H5PY, CHUNKS, H5, Refused, Track
 
 _HALF_BITS, _HALF_SCALE = np.int32(0x8FFFE000 - (1 << 32)), np.float32(2.0**112)
 
 
-class FeatureError(Exception):
-    """Features that cannot be read. `reason` is a slug for counts, the message names file and track.
-
-    Reasons: file_missing, file_cut, file_unreadable.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(reason, message)
-
-    def __str__(self) -> str:
-        return self.args[1]
+class FeatureError(Refused):
+    """Features that cannot be read: reason file_missing, file_cut or file_unreadable."""
 
 
 class WindowReader:

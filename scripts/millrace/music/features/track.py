@@ -50,7 +50,14 @@ class Contract:
 
 
 class Refused(Exception):
-    """Features that cannot be used: `Refused(reason, words)`; the reason is counted in the ledger."""
+    """Features that cannot be used. `reason` is a slug for counts, the message names what there is."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        self.reason = reason
+        super().__init__(reason, words)
+
+    def __str__(self) -> str:
+        return self.args[1]
 
 
 @dataclasses.dataclass
