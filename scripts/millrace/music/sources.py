@@ -80,7 +80,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         def read(path: str) -> dict:
             nonlocal places
             metadata = read_metadata(path)
-            places, wrong = place_records(metadata.records.values(), roots.get("h5"), roots.get("mm"))
+            places, wrong = place_records(metadata.records.values(), roots)
             return _said_of(metadata, wrong) | {"listing": listing}
 
         facts: dict = {}

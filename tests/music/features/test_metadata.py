@@ -124,9 +124,9 @@ def test_pointers_of_any_machine_lead_below_the_root(tmp_path, pointer, file):
     for name in (*files, "._discogs_vi_chunk_00001.h5"):
         (tmp_path / name).touch()
     assert list(Root(tmp_path).places("h5")) == files
-    assert Root(tmp_path).chunk(pointer) == file
+    assert Root(tmp_path).find("h5", pointer) == file
     with pytest.raises(MillraceError, match=r"chunk 3 may be a_3\.h5 or b_03\.h5"):
-        Root(tmp_path).chunk(3)
+        Root(tmp_path).find("h5", 3)
 
 
 @pytest.mark.parametrize("base", ["", "cqt", "magnitude_cqt/cqt", "Discogs-VI-20240701/magnitude_cqt/cqt"])
@@ -163,7 +163,7 @@ def test_records_go_where_their_pointers_lead_and_wrong_ones_are_named(tmp_path)
         Record("lost_______", h5="b.h5", mm="lo/lost_______.mm"),
         Record("no_folder__", mm="ab"),
     ]
-    places, wrong = place_records(records, Root(tmp_path), Root(tmp_path))
+    places, wrong = place_records(records, {"h5": Root(tmp_path), "mm": Root(tmp_path)})
     assert {place: places[place] for place in ("a_1.h5", "ab")} == {
         "a_1.h5": [Record("abcdefghijk", h5="a_1.h5")],
         "ab": [Record("abcdefghijk", mm="ab/abcdefghijk.mm"), Record("ab_no_mm___", shape=[84, 5])],

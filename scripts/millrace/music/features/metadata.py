@@ -25,6 +25,8 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "hop": lambda value: type(value) in (int, float) and 0.002 <= value <= 1,
     "shape": lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0,
 }
+_NOTHING = {"h5": "h5_chunk {!r} is no HDF5 file below {}"}
+_NOTHING["mm"] = "mm_path {!r} is no file in a folder of two characters below {}"
 _VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)", re.IGNORECASE)
 
 
@@ -147,28 +149,25 @@ def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool
 
 
 def place_records(
-    records: Iterable[Record], h5: Root | None, mm: Root | None
+    records: Iterable[Record], roots: Mapping[str, Root]
 ) -> tuple[dict[str, list[Record]], list[dict]]:
     """Records by the file (HDF5) or folder (mm) that they point to; wrong pointers as rows for rejects.jsonl.
 
-    Pointers become relative to their roots; a record that points to both stands in both places.
+    Pointers become relative to their roots, "h5" and "mm"; what points to both stands in both places.
     """
     places: dict[str, list[Record]] = defaultdict(list)
     wrong = []
     folders = defaultdict(list)
-    for folder in mm.places("mm") if mm else ():
+    for folder in roots["mm"].places("mm") if "mm" in roots else ():
         folders[folder[-2:].casefold()].append(folder)
     for record in records:
-        file = h5.chunk(record.h5) if h5 and record.h5 is not None else None
-        mm_file = mm.mm_file(record.mm) if mm and record.mm else None
-        for name, pointer, target, root in (
-            ("h5_chunk", record.h5, file, h5),
-            ("mm_path", record.mm, mm_file, mm),
-        ):
-            if root and pointer is not None and target is None:
-                what = "HDF5 file" if root is h5 else "file in a folder of two characters"
-                words = f"{name} {pointer!r} is no {what} below {root.path}"
-                wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
+        pointers = {"h5": record.h5, "mm": record.mm}
+        asked = {kind: root for kind, root in roots.items() if pointers[kind] is not None}
+        targets = {kind: root.find(kind, pointers[kind]) for kind, root in asked.items()}
+        for kind in (kind for kind, target in targets.items() if target is None):
+            words = _NOTHING[kind].format(pointers[kind], roots[kind].path)
+            wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
+        file, mm_file = targets.get("h5"), targets.get("mm")
         if file:
             places[file].append(Record(record.id, file, record.key, None, record.hop, record.shape))
         # Without a pointer to an .mm its hop and shape still count for the file of the usual name.

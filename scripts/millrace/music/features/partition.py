@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from millrace.common import jsonl
 from millrace.common.errors import own_file
@@ -48,10 +48,9 @@ def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
         yield track
 
 
-def report(stage: str, scope: str, tracks: Iterable[Track], contract: Contract) -> dict:
+def report(stage: str, scope: str, tracks: Sequence[Track], contract: Contract) -> dict:
     """A ledger of tracks and, by name, everything refused or remarkable: also short tracks and ids that
     differ in case only."""
-    tracks = list(tracks)
     ledger = Ledger(stage, scope, "track", rows_in=len(tracks))
     ledger.rejected.update(track.refused for track in tracks if track.refused)
     good = [track for track in tracks if not track.refused]

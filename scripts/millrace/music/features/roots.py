@@ -25,7 +25,7 @@ class Root:
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
         # Each folder is listed once, each pointer followed once.
-        self._names, self.places, self.chunk = cache(self._list), cache(self._places), cache(self._chunk)
+        self._names, self.places, self._h5 = cache(self._list), cache(self._places), cache(self._h5_file)
 
     def _list(self, folder: str) -> dict[str, bool]:
         """Names in a folder, and whether each is a folder; a link to a folder above it is none."""
@@ -59,12 +59,8 @@ class Root:
                 folders = [path for folder in folders for path in self._folders(folder)]
         else:  # of two characters, also where the published tree has them
             folders += ["cqt", _PUBLISHED, *(f"{folder}/{_PUBLISHED}" for folder in self._folders(""))]
-            places = [
-                path
-                for folder in folders
-                for path in self._folders(folder)
-                if len(os.path.basename(path)) == 2
-            ]
+            paths = [path for folder in folders for path in self._folders(folder)]
+            places = [path for path in paths if len(os.path.basename(path)) == 2]
         for path in places:
             if not path.isprintable() or len(quote(path, safe="")) > _MAX_NAME:
                 problem = f"the path {path!a} is too long or not printable"
@@ -79,18 +75,20 @@ class Root:
         parts = [part for part in re.split(r"[\\/]+", pointer) if part not in ("", ".")]
         return ["/".join(parts[start:]) for start in range(len(parts))]
 
-    def mm_file(self, pointer: str) -> str | None:
-        """The .mm file, in one of the folders, that `mm_path` means, or None."""
+    def find(self, kind: str, pointer: str | int) -> str | None:
+        """The HDF5 file (kind h5), or the .mm file in one of the folders (mm), that a pointer means, or None.
+
+        Raises MillraceError if a number fits several files.
+        """
+        if kind == "h5":
+            return self._h5(pointer)
         pairs = ((end, *end.rpartition("/")[::2]) for end in self._ends(pointer))
         return next(
             (end for end, at, name in pairs if at in self.places("mm") and name in self._names(at)), None
         )
 
-    def _chunk(self, pointer: str | int) -> str | None:
-        """The HDF5 file that `h5_chunk` means (a name, a path, or the number in its name), or None.
-
-        Raises MillraceError if a number fits several files.
-        """
+    def _h5_file(self, pointer: str | int) -> str | None:
+        """A name, a path, or the number in its name."""
         places = self.places("h5")
         if not (text := str(pointer).strip()).isdecimal():
             ends = self._ends(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from millrace.common import atomic
-from millrace.common.errors import MillraceError, own_file
+from millrace.common.errors import own_file
 
 H5, MM = "h5", "mm"
 # How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the rest.
@@ -125,7 +125,5 @@ def read_tracks(path: str | Path) -> list[Track]:
     """The tracks of a partition's table."""
     import pyarrow.parquet as pq
 
-    if not Path(path).exists():
-        raise MillraceError("no table of features there", str(path), "Build the partition first")
     with own_file(path):
         return [Track(**row) for row in pq.read_table(path).to_pylist()]
