@@ -89,6 +89,7 @@ def test_float16_by_time_and_float32_by_bins_are_never_confused(tmp_path, truth,
 
 
 def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
+    assert only(scanned(tmp_path, mm=["no"])).refused == "unreadable"
     half = cqt(1).astype("<f2")
     write_mm(tmp_path, "ab_wrong_shape", half)
     np.save(tmp_path / "ab/ab_wrong_shape.npy", (1199, 84))

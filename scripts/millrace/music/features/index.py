@@ -60,8 +60,9 @@ def merge(
 
     # Ids in the order of their bytes, so that a mapped binary search finds them.
     ids = sorted(usable, key=os.fsencode)
-    rows: list[tuple] = []
-    numbers: list[tuple[int, int]] = []
+    width = max(len(os.fsencode(track.key)) for each in usable.values() for track in each.values())
+    records = np.zeros((len(ids), 2), [*_RECORD, ("key", f"S{width or 1}")])
+    records["file"] = -1
     files: dict[tuple, int] = {}
     addresses: list[int] = []
     for number, name in enumerate(ids):
@@ -70,14 +71,9 @@ def merge(
             places = (track.frames, track.offset, track.pitch, track.first, len(addresses), track.hop)
             counts = (files.setdefault(state, len(files)), len(track.addresses), *(track.chunks or (0, 0)))
             origins = sum(ORIGINS.index(track.facts[fact]) << 4 * at for at, fact in enumerate(FACTS))
-            kinds = (track.bins, origins, track.time_axis, track.dtype, track.storage)
-            rows.append((*places, *counts, *kinds, os.fsencode(track.key)))
-            numbers.append((number, SOURCES.index(track.source)))
+            kinds = (track.bins, origins, track.time_axis, track.dtype, track.storage, os.fsencode(track.key))
+            records[number, SOURCES.index(track.source)] = (*places, *counts, *kinds)
             addresses.extend(track.addresses)
-    table = np.array(rows, [*_RECORD, ("key", f"S{max(1, max(len(row[-1]) for row in rows))}")])
-    records = np.zeros((len(ids), 2), table.dtype)
-    records["file"] = -1
-    records[tuple(np.transpose(numbers))] = table
     file_table = np.array(list(files), [*_FILE, ("path", f"S{max(len(state[-1]) for state in files)}")])
     facts = np.frombuffer(orjson.dumps({"roots": roots, "contract": vars(contract)}), "u1")
     encoded = np.array([os.fsencode(name) for name in ids])

@@ -30,8 +30,9 @@ def read_folder(
         named[record.mm].append(record.id)
     try:
         names = [name for name in os.listdir(Path(root) / folder) if name.lower().endswith(".mm")]
-    except OSError:
+    except OSError as error:
         names = []
+        yield Track("", MM, folder).refuse("unreadable", str(error.strerror))
     files = {os.path.join(folder, name) for name in names}
     for file in sorted(files | named.keys() - {None}):
         stem, ending = os.path.splitext(os.path.basename(file))
