@@ -161,17 +161,19 @@ def place_records(
     for folder in roots["mm"].places("mm") if "mm" in roots else ():
         folders[folder[-2:].casefold()].append(folder)
     for record in records:
-        pointers = {"h5": record.h5, "mm": record.mm}
-        asked = {kind: root for kind, root in roots.items() if pointers[kind] is not None}
-        targets = {kind: root.find(kind, pointers[kind]) for kind, root in asked.items()}
-        for kind in (kind for kind, target in targets.items() if target is None):
-            words = _NOTHING[kind].format(pointers[kind], roots[kind].path)
-            wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
-        file, mm_file = targets.get("h5"), targets.get("mm")
+        targets: list[str | None] = []
+        for kind, pointer in (("h5", record.h5), ("mm", record.mm)):
+            target = roots[kind].find(kind, pointer) if kind in roots and pointer is not None else ""
+            if target is None:
+                words = _NOTHING[kind].format(pointer, roots[kind].path)
+                wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
+            targets.append(target or None)
+        file, mm_file = targets
+        said = (record.hop, record.shape)
         if file:
-            places[file].append(Record(record.id, file, record.key, None, record.hop, record.shape))
+            places[file].append(Record(record.id, file, record.key, None, *said))
         # Without a pointer to an .mm its hop and shape still count for the file of the usual name.
-        usual = folders[record.id[:2].casefold()] if record.hop or record.shape else []
+        usual = folders[record.id[:2].casefold()] if any(said) else []
         for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
-            places[place].append(dataclasses.replace(record, h5=None, mm=mm_file))
+            places[place].append(Record(record.id, None, record.key, mm_file, *said))
     return places, sorted(wrong, key=lambda row: (row["id"], row["problem"]))
