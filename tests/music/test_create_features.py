@@ -42,6 +42,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "text.mp3").write_text("no audio at all")
     (root / "empty.ogg").touch()
     (root / "notes.txt").write_text("not a recording")
+    (root / "dead.wav").symlink_to("gone")
+    (root / "c").symlink_to(root / "b")  # its files are listed once
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere/..wav").symlink_to(root / "a.wav")
+    (root / "linked").symlink_to(folder / "elsewhere")
     assert run(folder) == 0
     return folder
 
@@ -54,10 +59,12 @@ def run(folder: Path, *flags: str) -> int:
 
 def test_every_recording_has_features_or_a_reason(made):
     ledger = jsonl.read(made / "ledger.json")
-    assert (ledger["rows_in"], ledger["rows_out"]) == (8, 2)
+    assert (ledger["rows_in"], ledger["rows_out"]) == (10, 2)
     rejects = {row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())}
     assert rejects == {
         "b/a.flac": "duplicate_id",
+        "dead.wav": "missing",
+        "linked/..wav": "bad_name",
         "cut.flac": "damaged",
         "empty.ogg": "undecodable",
         "short.wav": "too_short",

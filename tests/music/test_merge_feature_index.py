@@ -77,6 +77,17 @@ def test_too_much_missing_stops_without_an_index(tree, capsys):
     assert not (tree / "out/features.index").exists() and (tree / "out/missing.jsonl").exists()
 
 
+def test_splits_of_one_file_name_are_refused(tree, capsys):
+    write_tree(tree)
+    content = json.loads((tree / "merge.json").read_text())
+    (tree / "other").mkdir()
+    (tree / "other/train.json").write_text("{}")
+    content["splits"]["test"] = "other/train.json"
+    (tree / "merge.json").write_text(json.dumps(content))
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    assert "two splits have files of one name" in capsys.readouterr().err
+
+
 def test_leaks_are_an_error_or_leave_train(tree, capsys):
     write_tree(tree, {"train": {**SPLITS["train"], "C-4": "gb"}, "test": {"C-4": "gh", "C-5": "ef"}})
     assert merge_feature_index.main(shlex.split(COMMAND)) == 1

@@ -95,11 +95,22 @@ def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
     notes = tree.sync().notes
     assert [note.partition(": ")[2][:66] for note in notes] == [
         "1 problem, the first in line 42: no_id: neither versions nor one o",
-        "1 pointer to nothing, such as lost: h5_chunk 'none.h5' is not belo",
+        "1 pointer to nothing, such as lost: h5_chunk 'none.h5' is no HDF5 ",
     ]
     assert tree.sync().notes == notes
     merge = json.loads((tree.partitions / "merge/all.json").read_text())
     assert [row["reason"] for row in merge["jsonl"]["problems"]] == ["no_id", "wrong_pointer"]
+
+
+def test_a_pointer_leads_to_a_file_that_comes_later(tmp_path):
+    tree, row = Tree(tmp_path), {"youtube_id": "zz", "mm_path": "ab/later.mm", "hop_s": 0.1}
+    tree.write([*tree.rows, row])
+    (tree.folder / "h5/dead.h5").symlink_to("gone")  # nor does a link to nothing end the parse
+    assert "1 pointer to nothing" in tree.sync().notes[0]
+    (tree.folder / "mm/ab/later.mm").touch()
+    assert tree.sync().notes == []
+    partition = json.loads((tree.partitions / "mm-ab.json").read_text())
+    assert partition["records"] == [{"id": "zz", "mm": "ab/later.mm", "hop": 0.1}]
 
 
 def test_places_without_features_are_named(tmp_path, monkeypatch):
@@ -115,7 +126,7 @@ def test_places_without_features_are_named(tmp_path, monkeypatch):
         missing = tree.sync().missing
         assert missing and not missing.pristine and words in missing.text
         setattr(tree.settings, key, before)
-    (tmp_path / "splits/verify.json").write_text("[]")
+    (tmp_path / "splits/verify.json").write_text('{"C-1": ["an id"]}')
     with pytest.raises(MillraceError, match=r"verify\.json: not a split"):
         tree.sync()
     monkeypatch.chdir(tmp_path)

@@ -63,15 +63,15 @@ def main(argv: list[str] | None = None) -> None:
     records = {record.id: record for record in hints} | metadata.records
     roots = {kind: root for kind, root in (("h5", args.h5_root), ("mm", args.mm_root)) if root}
     folders = {kind: Root(path) for kind, path in roots.items()}
-    pointing, wrong = place_records(records.values(), folders.get("h5"), folders.get("mm"))
+    pointing, wrong = place_records(records.values(), folders)
     problems = metadata.problems + wrong
     for row in problems[:5]:
         cli.log.warning("%s: %s: %s", args.jsonl, row["reason"], row["problem"])
-    places = [(kind, path) for kind, folder in folders.items() for path in folder.places(kind)]
-    parts = [
+    parts = (
         partitions.FeaturePartition(path, kind, roots[kind], path, pointing.get(path, []))
-        for kind, path in places
-    ]
+        for kind, folder in folders.items()
+        for path in folder.places(kind)
+    )
     tracks = [track for part in parts for track in partitions.build(part, contract)]
     splits = split_files(args.splits) if args.splits else {}
     path = index_path(args.out)

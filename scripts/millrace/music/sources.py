@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import counted
 from millrace.common.workflow import partitions
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
@@ -22,7 +22,7 @@ from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 
 # Keys whose effect is said otherwise, or that no job of the index reads.
 QUIET_KEYS = {"h5_root", "mm_root", "jsonl", "splits"}
-_VERSION = 2  # of the partition files
+_VERSION = 3  # of the partition files
 DEMO = Path("resources/music/demo")
 _EXPECTED = {
     "h5": ("HDF5 files (*.h5)", "*.h5", "*.hdf5"),
@@ -50,7 +50,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         raise SourcesMissing(f"no features at {DEMO}", pristine=True)
     roots = {kind: Root(path) for kind in ("h5", "mm") if (path := getattr(settings, f"{kind}_root"))}
     stats = {
-        f"{kind}-{quote(path, safe='')}": (kind, path, partitions.Stat.of(root.path / path))
+        f"{kind}-{quote(path, safe='')}": (kind, path, _stat(root.path / path))
         for kind, root in roots.items()
         for path in root.places(kind)
     }
@@ -72,13 +72,15 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     def contents_of_all() -> Iterator[tuple[str, dict]]:
         """The partition files; completes `contents`. The JSONL is read if it or the list of files is new."""
         digests = table("lists", _VERSION)
-        listing = jsonl.digest([list(stats), settings.h5_root, settings.mm_root])
+        # An .mm that comes into a folder may be what a pointer led to.
+        times = [stat.mtime_ns for kind, _, stat in stats.values() if kind == "mm"]
+        listing = jsonl.digest([list(stats), times, settings.h5_root, settings.mm_root])
         places: dict[str, list] | None = None
 
         def read(path: str) -> dict:
             nonlocal places
             metadata = read_metadata(path)
-            places, wrong = place_records(metadata.records.values(), roots.get("h5"), roots.get("mm"))
+            places, wrong = place_records(metadata.records.values(), roots)
             return _said_of(metadata, wrong) | {"listing": listing}
 
         facts: dict = {}
@@ -98,15 +100,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
             yield name, file
         shown = {path: digests.get(said_of[split], _split_digest) for split, path in files.items()}
         shown |= {settings.jsonl: facts["ids"]} if facts else {}
-        of_jsonl = {key: facts[key] for key in ("counts", "problems") if facts}
-        paths = {kind: str(root.path) for kind, root in roots.items()}
-        merge = {
-            "partitions": list(stats),
-            "roots": paths,
-            "splits": files,
-            "lists": shown,
-            "jsonl": of_jsonl,
-        }
+        merge: dict = {"partitions": list(stats), "splits": files, "lists": shown}
+        merge["roots"] = {kind: str(root.path) for kind, root in roots.items()}
+        merge["jsonl"] = {key: facts[key] for key in ("counts", "problems") if facts}
         contents.others = {"merge": {"all": merge}}
 
     assignment = partitions.Assignment(folder / "index/assignment.jsonl", 1)  # of nothing: names say it all
@@ -122,6 +118,11 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         "merge": Items("list", lambda merge: merge["lists"], _kinds, outputs[1:]),
     }
     return contents
+
+
+def _stat(path: Path) -> partitions.Stat:
+    """Also of a link to nothing, whose job says that it is one."""
+    return partitions.Stat.of(path) if path.exists() else partitions.Stat(str(path), -1, 0, 0)
 
 
 def _row(record: Any) -> dict:
@@ -146,12 +147,10 @@ def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
 
 
 def _split_digest(path: str) -> str:
-    try:
-        split, _ = jsonl.loads(Path(path).read_bytes())
-        versions = sum(map(len, split.values()))
-    except (jsonl.BadJson, AttributeError, TypeError) as error:
-        raise MillraceError(f"not a split ({error})", path, "Set music.splits to the split files") from None
-    return f"{versions} versions, {jsonl.digest(split)}"
+    from millrace.music.features.splits import read_split  # not at every parse
+
+    cliques = read_split(path, "train").cliques
+    return f"{sum(map(len, cliques.values()))} versions, {jsonl.digest(cliques)}"
 
 
 def _items(content: Mapping) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import h5py
@@ -33,7 +34,13 @@ def test_lines_of_cliques_and_of_tracks_are_read_with_all_names(tmp_path):
     path = write_lines(
         tmp_path / "a.jsonl",
         {"clique_id": "C-1", "versions": [version("-aaaaaaaaaa", "_bbbbbbbbbb"), {"version_id": "V-2"}]},
-        {"clique_id": "C-2", "versions": [{"tracks": [version("xABcABcABcA"), version("xabcabcabca")]}]},
+        {
+            "clique_id": "C-2",
+            "versions": [
+                {"tracks": 5, "youtube_video": 5},
+                {"tracks": [version("xABcABcABcA"), version("xabcabcabca")]},
+            ],
+        },
         {"youtube_id": "one", "h5_chunk": "c.h5", "h5_key": "/one/cqt", "hop_s": 0.02, "shape": [84, 10]},
         {"ytid": "two", "h5_file": 3, "cqt_mm_path": None, "hoplen_s": 0.1, "cqt_shape": [10, 84]},
         {"youtubeId": "three", "cqt_mm_path": "th/three.mm", "frame_hop_s": 1, "h5_key": None},
@@ -47,7 +54,7 @@ def test_lines_of_cliques_and_of_tracks_are_read_with_all_names(tmp_path):
         "two": Record("two", 3, None, None, 0.1, [10, 84]),
         "three": Record("three", None, None, "th/three.mm", 1),
     }
-    assert dict(metadata.counts) == {"lines": 6, "cliques": 2, "versions": 2, "versions_without_video": 1}
+    assert dict(metadata.counts) == {"lines": 6, "cliques": 2, "versions": 2, "versions_without_video": 2}
 
 
 def test_broken_lines_are_counted_with_their_numbers(tmp_path):
@@ -59,7 +66,7 @@ def test_broken_lines_are_counted_with_their_numbers(tmp_path):
         b"",
         {"artist": "nobody"},
         [1],
-        {"youtube_id": "two", "hop_s": "0.02", "shape": [84], "h5_chunk": 1},
+        {"youtube_id": "two", "hop_s": 20, "shape": [84], "h5_chunk": 1},
         {"youtube_id": "one", "h5_chunk": 2, "h5_key": "k"},
         {"youtube_id": "three", "h5_chunk": [1], "h5_key": 7, "mm_path": {}},
     )
@@ -97,25 +104,54 @@ def test_a_jsonl_without_video_ids_names_the_file_that_has_them(tmp_path, name, 
         (1, "discogs_vi_chunk_00001.h5"),
         ("00001", "discogs_vi_chunk_00001.h5"),
         (7, None),
+        (0, None),
+        ("discogs_vi_chunk_00002.h5", "part/discogs_vi_chunk_00002.h5"),
+        ("9" * 5000, None),
         ("discogs_vi_chunk_00009.h5", None),
         ("DISCOGS_vi_chunk_00001.h5", None),
     ],
 )
 def test_pointers_of_any_machine_lead_below_the_root(tmp_path, pointer, file):
-    (tmp_path / "part").mkdir()
-    for name in ("discogs_vi_chunk_00001.h5", "part/discogs_vi_chunk_00002.h5", "a_3.h5", "b_03.h5"):
+    (tmp_path / "part/2020").mkdir(parents=True)
+    (tmp_path / "part/loop").symlink_to(tmp_path)
+    files = [
+        "a_3.h5",
+        "b_03.h5",
+        "discogs_vi_chunk_00001.h5",
+        "part/2020/c.HDF5",
+        "part/discogs_vi_chunk_00002.h5",
+    ]
+    for name in (*files, "._discogs_vi_chunk_00001.h5"):
         (tmp_path / name).touch()
-    assert Root(tmp_path).chunk(pointer) == file
+    assert list(Root(tmp_path).places("h5")) == files
+    assert Root(tmp_path).find("h5", pointer) == file
     with pytest.raises(MillraceError, match=r"chunk 3 may be a_3\.h5 or b_03\.h5"):
-        Root(tmp_path).chunk(3)
+        Root(tmp_path).find("h5", 3)
 
 
 @pytest.mark.parametrize("base", ["", "cqt", "magnitude_cqt/cqt", "Discogs-VI-20240701/magnitude_cqt/cqt"])
 def test_folders_of_mm_files_are_found_in_the_published_places(tmp_path, base):
-    for folder in ("-a", "AB", "ab", "logs"):
+    for folder in ("-a", "AB", "ab", "logs", "x"):
         (tmp_path / base / folder).mkdir(parents=True)
-    folders = Root(tmp_path).mm_folders()
-    assert folders == [f"{base}/{name}".lstrip("/") for name in ("-a", "AB", "ab")]
+        (tmp_path / base / "a_file").touch()
+    folders = Root(tmp_path).places("mm")
+    assert list(folders) == [f"{base}/{name}".lstrip("/") for name in ("-a", "AB", "ab")]
+
+
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(MillraceError, match=f"{tmp_path}.*cannot be listed"):
+        Root(tmp_path).places("h5")
+
+
+@pytest.mark.parametrize("name", [b"\xff.h5", "ü".encode() * 80 + b".h5"])
+def test_a_file_whose_name_makes_no_partition_is_named(tmp_path, name):
+    open(os.fsencode(tmp_path) + b"/" + name, "w").close()
+    with pytest.raises(MillraceError, match=r"too long or not printable.*Rename it"):
+        Root(tmp_path).places("h5")
 
 
 def test_records_go_where_their_pointers_lead_and_wrong_ones_are_named(tmp_path):
@@ -125,15 +161,17 @@ def test_records_go_where_their_pointers_lead_and_wrong_ones_are_named(tmp_path)
         Record("abcdefghijk", h5=1, mm=r"E:\cqt\ab\abcdefghijk.mm"),
         Record("ab_no_mm___", shape=[84, 5]),
         Record("lost_______", h5="b.h5", mm="lo/lost_______.mm"),
+        Record("no_folder__", mm="ab"),
     ]
-    places, wrong = place_records(records, Root(tmp_path), Root(tmp_path))
-    assert places == {
+    places, wrong = place_records(records, {"h5": Root(tmp_path), "mm": Root(tmp_path)})
+    assert {place: places[place] for place in ("a_1.h5", "ab")} == {
         "a_1.h5": [Record("abcdefghijk", h5="a_1.h5")],
         "ab": [Record("abcdefghijk", mm="ab/abcdefghijk.mm"), Record("ab_no_mm___", shape=[84, 5])],
     }
     assert [(row["id"], row["problem"].split(" is ")[0]) for row in wrong] == [
         ("lost_______", "h5_chunk 'b.h5'"),
         ("lost_______", "mm_path 'lo/lost_______.mm'"),
+        ("no_folder__", "mm_path 'ab'"),
     ]
 
 
@@ -168,7 +206,7 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
     # One clique whole, one with a refused track, one left with one version, one of one video, one missing.
     groups = [ids[:3], ids[3:7], [ids[7], ids[10]], [ids[8], ids[8]], [ids[11]]]
     path = write_split(tmp_path / "Discogs-VI-YT-light.json.val", {f"C-{n}": g for n, g in enumerate(groups)})
-    folders = Root(tmp_path).mm_folders()
+    folders = Root(tmp_path).places("mm")
     tracks = scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
     index = indexed(tmp_path, h5=["a.h5"], mm=folders, contract=PUBLISHED)
     split = read_split(path, "val")
@@ -226,6 +264,8 @@ def test_the_index_of_the_original_script_is_written_and_read_back(tmp_path):
         Record("-_cdefghijk", None, None, "-_/-_cdefghijk.mm", 0.02, [84, 1200]),
         Record("abcdefghijk", "a.h5", "abcdefghijk/cqt", "ab/abcdefghijk.mm", 0.02, [84, 1200]),
     ]
+    torch.save({"-_cdefghijk": {"mm_path": 5, "hop_s": float("nan"), "shape": (0, 84)}}, tmp_path / "old.pt")
+    assert list(read_old_index(tmp_path / "old.pt")) == [Record("-_cdefghijk")]
     (tmp_path / "bad.pt").write_bytes(b"no pickle")
     with pytest.raises(MillraceError, match=r"bad\.pt: not an index"):
         list(read_old_index(tmp_path / "bad.pt"))

@@ -78,22 +78,27 @@ def test_float16_by_time_and_float32_by_bins_are_never_confused(tmp_path, truth,
     track = only(scanned(tmp_path, mm=["ab"], records={"ab": [record]}))
     if says == "half":
         assert track.refused == "dtype_contradicts"
-    elif says == "swapped sidecar" and kind == "music":
+    elif says == "swapped sidecar":
         assert track.refused == "orientation_contradicts"
+    elif kind == "random" and truth == "<f2" and says == "sidecar":
+        assert track.refused == "downsampled"  # of random numbers, which no CQT is
     elif kind == "random" and (says == "nothing" or (says == "jsonl" and truth == "<f2")):
         assert track.refused == "orientation_unknown"
     else:
-        swapped = says == "swapped sidecar"  # nothing can tell which axis of random numbers is time
-        assert (track.refused, track.dtype) == ("", truth)
-        assert track.time_axis == int((truth == "<f4") != swapped)
+        assert (track.refused, track.dtype, track.time_axis) == ("", truth, int(truth == "<f4"))
 
 
 def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
+    assert only(scanned(tmp_path, mm=["no"])).refused == "unreadable"
     half = cqt(1).astype("<f2")
     write_mm(tmp_path, "ab_wrong_shape", half)
     np.save(tmp_path / "ab/ab_wrong_shape.npy", (1199, 84))
     np.save(write_mm(tmp_path, "ab_sidecar", half).with_suffix(".npy"), half[:, :1])
     (write_mm(tmp_path, "ab_cut_npy", half).with_suffix(".npy")).write_bytes(b"\x93NUMPY")
+    with open(write_mm(tmp_path, "ab_npz", half).with_suffix(".npy"), "wb") as handle:
+        np.savez(handle, half.shape)
+    write_mm(tmp_path, "ab_upper", half).rename(tmp_path / "ab/ab_upper.MM")
+    write_mm(tmp_path, "two", half, folder="ab")
     write_mm(tmp_path, "ab_bins", half[:, :80])
     write_mm(tmp_path, "ab_cut", half.ravel()[:-5], sidecar=False)
     write_mm(tmp_path, "ab_nothing", half[:0], sidecar=False)
@@ -101,20 +106,20 @@ def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
     write_mm(tmp_path, "Ab_other_casing", half, folder="ab")
     write_mm(tmp_path, "pointed", half, folder="ab")
     records = [Record("a_pointer", mm="ab/pointed.mm"), Record("gone", mm="ab/gone.mm")]
+    records += [Record("two_a", mm="ab/two.mm"), Record("two_b", mm="ab/two.mm")]
     tracks = scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": records})
     assert {track.id: track.refused for track in tracks} == {
         **{"ab_wrong_shape": "wrong_shape", "ab_sidecar": "bad_sidecar", "ab_cut_npy": "bad_sidecar"},
         **{"ab_bins": "bins", "ab_cut": "wrong_shape", "ab_nothing": "empty", "zz_elsewhere": "misplaced"},
-        **{"Ab_other_casing": "", "a_pointer": "", "gone": "missing"},
+        **{"Ab_other_casing": "", "a_pointer": "", "gone": "missing", "ab_npz": "bad_sidecar"},
+        **dict.fromkeys(("two_a", "two_b", "ab_upper"), "bad_name"),
     }
 
 
 H5_DAMAGE = {
     "bins": lambda h5: add_group(h5, ID, cqt(1, bins=96)),
     "orientation_unknown": lambda h5: add_group(h5, ID, cqt(1, 84)),
-    "orientation_contradicts": lambda h5: add_group(h5, ID, cqt(1), {"axes": "bins x time"}),
     "dtype": lambda h5: add_group(h5, ID, np.ones((84, 100), "u1")),
-    "bad_hop": lambda h5: add_group(h5, ID, cqt(1), {"hop": 320}),
     "hop_contradicts": lambda h5: add_group(h5, ID, cqt(1), {"hop": 0.02}),
     "shape_contradicts": lambda h5: add_group(h5, ID, cqt(1, 1100)),
     "wrong_pointer": lambda h5: add_group(h5, "another", cqt(1)),
@@ -131,12 +136,29 @@ def test_data_sets_that_cannot_be_read_for_certain_are_refused(tmp_path, reason,
     assert {track.id: track.refused for track in tracks}[ID] == reason
 
 
-@pytest.mark.parametrize("axes", ["CT", "(F, T)", ["bins", "time"], "bins x frames"])
-def test_an_attribute_says_the_orientation_that_the_shape_does_not(tmp_path, axes):
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"hop": 320},
+        {"hop_length": 320, "sr": "16000"},
+        {"hop_length": 20, "sr": 16000},  # ms
+        {"hop_ms": 23.2},
+        {"frame_rate": 43.07},
+        {"hop_s": 0.02, "hop_length": 512, "sr": 22050},
+        {"hop_s": h5py.Empty("f4")},
+    ],
+)
+def test_a_hop_of_another_unit_or_of_two_values_is_refused(tmp_path, attributes):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
-        add_group(h5, ID, cqt(1, 84), {"axes": axes})
-    track = only(scanned(tmp_path, ["a.h5"]))
-    assert (track.refused, track.time_axis, track.facts["orientation"]) == ("", 1, "attribute")
+        add_group(h5, ID, cqt(1), attributes)
+    assert only(scanned(tmp_path, ["a.h5"])).refused == "bad_hop"
+
+
+@pytest.mark.parametrize("attributes", [{"order": 1}, {"dims": [1200, 84]}, {"axes": h5py.Empty("S1")}])
+def test_attributes_that_say_nothing_are_passed_over(tmp_path, attributes):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, cqt(1), {**attributes, "title": b"\xff", "youtube_id": 7})
+    assert (track := only(scanned(tmp_path, ["a.h5"]))).refused == "" and track.id == ID
 
 
 @pytest.mark.parametrize(
@@ -194,32 +216,97 @@ def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):
     assert report("build", "p", tracks, Contract())["ledger"]["warnings"] == {"wrong_key": 1}
 
 
-@pytest.mark.parametrize("starts", [[0, 100, 700], [[0, 100], [100, 700]], [0, 100], [0, 100, 900]])
-def test_offsets_of_a_long_array_are_read_in_every_form_or_refused(tmp_path, starts):
-    values = cqt(1, 700)
+LENGTHS = {"lengths": [100, 600]}
+OFFSETS = {
+    "first frames and the end": {"offsets": [0, 100, 700]},
+    "unsigned first frames": {"offsets": np.array([0, 100], "u8")},
+    "first frames and lengths": {"offsets": np.array([0, 100], "u8"), **LENGTHS},
+    "whole floats": {"offsets": [0.0, 100.0]},
+    "lengths": LENGTHS,
+    "ends": {"offsets": [100, 700]},
+    "pairs": {"offsets": [[0, 100], [100, 700]]},
+    "pairs with lengths": {"offsets": [[0, 100], [100, 600]]},
+}
+NO_OFFSETS = {
+    "beyond the end": {"offsets": [0, 100, 900]},
+    "counted from 1": {"offsets": [1, 101]},
+    "of pooled frames": {"offsets": [0, 20, 140]},
+    "with the last frame": {"offsets": [[0, 99], [100, 699]]},
+    "ordinals": {"index": [0, 1], **LENGTHS},
+    "more lengths than ids": {"lengths": [100, 600, 5]},
+    "text": {"offsets": ["0", "100"]},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("form", [*OFFSETS, *NO_OFFSETS])
+def test_offsets_of_a_long_array_are_read_in_every_form_or_refused(tmp_path, form):
+    values, ids = cqt(1, 700), ["first______", "second_____"]
     with h5py.File(tmp_path / "a.h5", "w") as h5:
-        h5["data"], h5["offsets"], h5["ids"] = values, starts, ["first______", "second_____"]
-    if 900 in starts:
-        assert only(scanned(tmp_path, ["a.h5"])).refused == "bad_offsets"
+        h5["data"], h5["ids"] = values, np.array(ids, "S16")
+        h5["noise"] = values[::-1]  # another feature, which is not a track of its own
+        for name, numbers in (OFFSETS | NO_OFFSETS)[form].items():
+            h5[name] = numbers
+    if form in NO_OFFSETS:
+        tracks = scanned(tmp_path, ["a.h5"])
+        assert [(track.id, track.key, track.refused) for track in tracks if track.key == "data"] == [
+            (name, "data", "bad_offsets") for name in ids
+        ]
         return
     index = indexed(tmp_path, h5=["a.h5"])
-    window = WindowReader(index).read(index.find(["second_____"])[0], 0, 600)
-    np.testing.assert_array_equal(window, values[100:].T)
+    assert len(index) == 2
+    for name, part in zip(ids, (values[:100], values[100:]), strict=True):
+        window = WindowReader(index).read(index.find([name])[0], 0, len(part))
+        np.testing.assert_array_equal(window, part.T)
 
 
-def test_data_that_lies_elsewhere_than_in_the_file_is_read_through_h5py(tmp_path):
+def test_values_that_lie_in_other_files_are_refused(tmp_path):
     values = cqt(1)
     with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as h5:
         add_group(h5, "a_userblock", values)
         layout = h5py.VirtualLayout(values.shape, "f4")
-        layout[:] = h5py.VirtualSource(h5["a_userblock/cqt"])
+        layout[:600] = h5py.VirtualSource(str(tmp_path / "gone.h5"), "a", values.shape)[:600]  # read as zeros
+        layout[600:] = h5py.VirtualSource(h5["a_userblock/cqt"])[600:]
         h5.create_virtual_dataset("a_virtual__/cqt", layout)
         outside = [(str(tmp_path / "raw"), 0, values.nbytes)]
         h5.create_dataset("an_external/cqt", data=values, external=outside)
+    tracks = scanned(tmp_path, ["a.h5"])
+    assert [track.refused for track in tracks] == ["", "elsewhere", "elsewhere"]
     index = indexed(tmp_path, h5=["a.h5"])
-    for row in range(3):
-        np.testing.assert_array_equal(WindowReader(index).read(row, 30, 50), values[30:80].T)
-    assert index.entries(index.find(["a_virtual__"])[0])[0].storage == "h5py"
+    np.testing.assert_array_equal(WindowReader(index).read(0, 30, 50), values[30:80].T)
+
+
+def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        for name in ("0bcdefghijk/features/cqt", "1bcdefghijk/spectrogram", "group_attr/1", "flat"):
+            h5[name] = cqt(1, 200)
+        h5["group_attr"].attrs["youtube_id"] = np.bytes_(b"2bcdefghijk\0\0")
+        h5["flat"].attrs["youtube_id"] = np.array([b"3bcdefghijk"], "S16")
+        h5["4bcdefghijk"] = h5py.SoftLink("/flat")
+        h5["5bcdefghijk"] = h5py.ExternalLink("b.h5", "/")
+        h5.create_group("6bcdefghijk/loop")["up"] = h5["/"]
+        h5["7bcdefghijk"] = np.ones((84, 200), "u1")
+        h5["8bcdefghijk"] = h5py.Empty("f4")
+        h5["9bcdefghijk/loudness"] = np.ones(200)
+        h5["shared"], h5["keyed/cqt"], h5["cqt"] = cqt(2, 200), cqt(3, 200), cqt(4, 200)
+        h5[b"\xff_bcdefghij"] = cqt(1, 200)
+    keys = {"share_one": "shared", "share_two": "shared", "by_a_group": "keyed"}
+    records = [Record(name, h5="a.h5", key=key) for name, key in keys.items()]
+    tracks = scanned(tmp_path, ["a.h5"], records={"a.h5": records})
+    assert {track.id: track.refused for track in tracks} == {
+        **{f"{n}bcdefghijk": "" for n in range(4)},
+        **{f"{n}bcdefghijk": "no_features" for n in (4, 5, 6, 8, 9)},
+        **{"7bcdefghijk": "dtype", "share_one": "shared_key", "share_two": "shared_key", "by_a_group": ""},
+        **{"cqt": "no_id", r"\xff_bcdefghij": "bad_name"},
+    }
+    write_tracks(tmp_path / "t.parquet", tracks)
+
+
+def test_a_file_without_tracks_is_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        h5["tempo"] = np.ones(5)
+    track = only(scanned(tmp_path, ["a.h5"]))
+    assert (track.refused, track.problem) == ("no_features", "tempo has 1 dimensions of float64")
 
 
 def test_the_report_names_short_tracks_ids_that_differ_in_case_and_costly_chunks(tmp_path):
@@ -288,12 +375,10 @@ def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):
     content["records"] = records
     (tmp_path / "p.json").write_text(json.dumps(content))
     tracks = list(build(read_partition(tmp_path / "p.json"), Contract()))
-    assert [(track.id, track.refused, track.layout) for track in tracks] == [
-        *(("other_____", "", "flat"), (ID, "", "group"))
-    ]
+    assert [(track.id, track.refused) for track in tracks] == [("other_____", ""), (ID, "")]
     merge(tmp_path / "i", tracks, {"h5": str(tmp_path)}, Contract())
     index = FeatureIndex(tmp_path / "i")
     np.testing.assert_array_equal(WindowReader(index).read(index.find([ID])[0], 5, 9), cqt(1)[5:14].T)
     (tmp_path / "p.json").write_text('{"id": "p"}')
-    with pytest.raises(MillraceError, match=r"p\.json: not a partition of features"):
+    with pytest.raises(MillraceError, match=r"p\.json: damaged since it was made"):
         read_partition(tmp_path / "p.json")

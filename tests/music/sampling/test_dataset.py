@@ -142,7 +142,7 @@ def test_a_track_that_cannot_be_read_is_replaced_within_its_clique_and_counted(t
 def test_windows_of_the_other_kind_of_file_are_counted(tmp_path):
     corpus(tmp_path, {"train": (2, 2)})
     for seed in range(1, 5):
-        trees.write_mm(tmp_path / "mm", trees.number(seed), trees.cqt(1, 700))
+        trees.write_mm(tmp_path / "mm", trees.number(seed), trees.cqt(1, 700).T)
     folders = sorted(f"mm/{path.name}" for path in (tmp_path / "mm").iterdir())
     index = trees.indexed(tmp_path, ["chunk_00000.h5", "chunk_00001.h5"], folders)
     data = dataset(tmp_path, n_per_class=2)

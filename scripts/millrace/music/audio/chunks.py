@@ -15,7 +15,8 @@ import numpy as np
 
 from millrace.common import atomic
 from millrace.common.cli import Progress
-from millrace.music.audio.recording import BINS, HOP_SECONDS, Unusable, features
+from millrace.music.audio.recording import BINS, HOP_SECONDS, features
+from millrace.music.features.track import Refused
 
 ENDINGS = [
     ".aac", ".aif", ".aiff", ".flac", ".m4a", ".mka", ".mp3", ".mp4", ".oga", ".ogg", ".opus", ".wav",
@@ -29,18 +30,27 @@ def add_track(
     """Store (84, T) under /<id>/cqt in an open HDF5 file; return what the JSONL says of it."""
     stored = (magnitudes.T if time_first else magnitudes).astype(dtype)
     dataset = h5.create_dataset(f"{number}/cqt", data=stored, **storage)
-    dataset.attrs.update({"hop_s": HOP_SECONDS, "axes": "TC" if time_first else "CT", "n_bins": BINS})
+    dataset.attrs.update({"hop_s": HOP_SECONDS, "n_bins": BINS})
     key = f"{number}/cqt"
     return {"youtube_id": number, "h5_key": key, "hop_s": HOP_SECONDS, "shape": list(stored.shape)}
 
 
 def audio_files(root: Path) -> tuple[list[str], list[dict]]:
-    """Recordings below a folder by their endings, relative to it, sorted, and rejects: equal names."""
+    """Recordings below a folder by their endings, sorted, and rejects: equal names, links to nothing."""
     files: dict[str, str] = {}
-    rejects = []
-    for path in sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS):
+    paths, rejects, seen = [], [], set()
+    for folder, below, names in os.walk(root, followlinks=True):
+        below.sort()
+        if (real := os.path.realpath(folder)) in seen:
+            below.clear()  # a link to a folder that is listed already
+            continue
+        seen.add(real)
+        paths += [Path(folder, name) for name in names if Path(name).suffix.lower() in ENDINGS]
+    for path in sorted(paths):
         file = path.relative_to(root).as_posix()
-        if path.is_file() and files.setdefault(path.stem, file) != file:
+        if not path.is_file():
+            rejects.append(rejected(file, "missing", "it is a link to nothing, or no file"))
+        elif files.setdefault(path.stem, file) != file:
             rejects.append(rejected(file, "duplicate_id", f"{files[path.stem]} has the same name"))
     return list(files.values()), rejects
 
@@ -89,11 +99,11 @@ def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dic
         for file in files:
             number = Path(file).stem
             try:
-                if not number.isprintable():
-                    raise Unusable("bad_name", "the file's name cannot be an id")
+                if not number.isprintable() or not number.strip("."):
+                    raise Refused("bad_name", "the file's name cannot be an id")
                 record = add_track(h5, number, features(root / file), "<f4", False)
                 records.append({**record, "h5_chunk": path.name, "audio": file})
-            except Unusable as error:
+            except Refused as error:
                 rejects.append(rejected(file, *error.args))
         h5["made"] = json.dumps({"sources": sources, "records": records, "rejects": rejects})
     return records, rejects

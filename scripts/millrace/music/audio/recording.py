@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from millrace.music.features import values
+from millrace.music.features.track import Refused
 
 RATE, HOP, BINS, LOWEST = 16_000, 320, 84, 32.70  # Hz, samples, bins of a twelfth of an octave, Hz
 HOP_SECONDS = HOP / RATE
@@ -14,19 +15,15 @@ _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds
 
 
-class Unusable(Exception):
-    """A recording that gives no features: `Unusable(reason, words)`; the reason is counted in the ledger."""
-
-
 def decode(path: str | os.PathLike) -> np.ndarray:
-    """float32 samples (n,) of a recording, mono at 16 kHz. Raises Unusable if it is damaged or cut."""
+    """float32 samples (n,) of a recording, mono at 16 kHz. Raises Refused if it is damaged or cut."""
     import av
 
     blocks, packets, damaged = [], 0, 0
     try:
         with av.open(os.fspath(path), metadata_errors="ignore") as container:
             if not container.streams.audio:
-                raise Unusable("no_audio", "the file has no audio")
+                raise Refused("no_audio", "the file has no audio")
             resampler = av.AudioResampler("flt", "mono", RATE)
             for packet in container.demux(container.streams.audio[0]):
                 packets += 1
@@ -41,14 +38,14 @@ def decode(path: str | os.PathLike) -> np.ndarray:
             stated = container.duration / av.time_base if is_stated else 0.0
     except (av.FFmpegError, OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or error
-        raise Unusable("undecodable", f"no audio can be decoded ({words})") from None
+        raise Refused("undecodable", f"no audio can be decoded ({words})") from None
     samples = np.concatenate([np.zeros(0, np.float32), *blocks])
     seconds = len(samples) / RATE
     if damaged > _MAX_LOST * packets or seconds < (1 - _MAX_LOST) * stated:
         words = f"{damaged} of {packets} packets cannot be decoded"
-        raise Unusable("damaged", f"{words}; {seconds:.1f} s of {stated:.1f} s are left")
+        raise Refused("damaged", f"{words}; {seconds:.1f} s of {stated:.1f} s are left")
     if seconds < 1:
-        raise Unusable("too_short", f"{seconds:.2f} s; one second is the least")
+        raise Refused("too_short", f"{seconds:.2f} s; one second is the least")
     return samples
 
 
@@ -60,8 +57,8 @@ def cqt(samples: np.ndarray) -> np.ndarray:
 
 
 def features(path: str | os.PathLike) -> np.ndarray:
-    """The CQT of a recording. Raises Unusable if there is none, or silence only."""
+    """The CQT of a recording. Raises Refused if there is none, or silence only."""
     magnitudes = cqt(decode(path))
     if any(refusal := values.refusal([magnitudes])):
-        raise Unusable(*refusal)
+        raise Refused(*refusal)
     return magnitudes

@@ -1,10 +1,10 @@
-"""Features in HDF5 files: which data sets are tracks, whose they are, and where their values lie."""
+"""Features in HDF5 files: which data sets are tracks, and where their values lie."""
 
 from __future__ import annotations
 
 import math
 import os
-import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -13,22 +13,11 @@ from typing import Any
 import numpy as np
 
 from millrace.common.loading.h5 import is_swmr, open_h5
+from millrace.music.features import h5_labels as labels
 from millrace.music.features import values
-from millrace.music.features.metadata import ID_NAMES, Record
-from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Track
+from millrace.music.features.metadata import Record
+from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
 
-# Names of a track's data set in its group, and of what lies beside one long array.
-_DATA_NAMES = {"cqt", "data", "feature", "features", "magnitude", "magnitude_cqt", "x", "values"}
-_IDS = ("ids", "youtube_ids", "ytids", "id", *ID_NAMES, "keys", "names", "track_ids")
-_STARTS = ("offsets", "offset", "starts", "start", "index", "indices", "boundaries", "ptr", "indptr")
-_LENGTHS = ("lengths", "length", "n_frames", "frames", "sizes")
-_HOPS = ("hop_s", "hoplen_s", "frame_hop_s", "hop_seconds", "hoplen", "hop", "hop_length", "hop_size")
-_RATES = ("sr", "sample_rate", "samplerate", "sampling_rate")
-_AXES = ("orientation", "layout", "axes", "dims", "dimensions", "order")
-_BINS = ("n_bins", "bins", "nbins")
-_TIME_WORDS = {"t", "time", "frames", "frame"}
-_BIN_WORDS = {"c", "f", "freq", "frequency", "bins", "channels"}
-_VIDEO_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _BLOCK = 1 << 22  # values read at once when a track is checked
 _AMPLIFIED = 4
 
@@ -45,8 +34,8 @@ def read_file(
         status, swmr = os.stat(path), is_swmr(path)
         with open_h5(os.fspath(path), swmr) as h5:
             tracks = list(_tracks(h5, file, records, contract))
-    except (OSError, RuntimeError, KeyError) as error:
-        words = str(error).splitlines()[0]
+    except labels.UNREADABLE as error:
+        words = _line(error)
         missing, cut = isinstance(error, FileNotFoundError), "truncated" in words
         reason = "file_missing" if missing else "file_cut" if cut else "file_unreadable"
         for number in dict.fromkeys(["", *(record.id for record in records)]):
@@ -59,157 +48,101 @@ def read_file(
         yield track
 
 
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> Iterator[Track]:
-    """The tracks of an open file: those of data sets found by walking, then pointers that led nowhere."""
+    """The tracks of an open file, then the ids that records, groups or links name and that have none."""
     import h5py
 
-    by_key = {record.key: record for record in records if record.key}
-    by_id = {record.id: record for record in records}
-    names: list[str] = []
-    h5.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    by_id, by_key = {record.id: record for record in records}, defaultdict(list)
+    for record in records:
+        by_key[record.key or "/"].append(record)
+    # Of groups only: a data set that is held keeps its chunks in memory.
+    about, links = cache(lambda path: labels.attributes(h5[path])), []
+    h5.id.links.visit(lambda name, info: links.append((name, info.type)), info=True)
     seen: set[str] = set()
-    for name in names:
-        dataset, own = h5[name], name.rpartition("/")[2].lower()
-        is_track = dataset.ndim == 2 and dataset.dtype.kind == "f" and not _is_beside_cqt(dataset, name)
-        if not (is_track or name in by_key or own in _DATA_NAMES):
+    others: dict[str, str] = {}  # why what bears a name is no track
+    for raw, link in links:
+        name = raw.decode(errors="backslashreplace")
+        parent, _, own = name.rpartition("/")
+        if link != h5py.h5l.TYPE_HARD:
+            others[own] = f"{name} is a link, which is not followed: state h5_key"
             continue
-        grid = cache(partial(_chunk_grid, dataset))
-        parts = _parts(dataset, contract.bins)
-        if isinstance(parts, str):
-            yield Track("", H5, file, name, layout="concatenated").refuse("bad_offsets", parts)
+        if not isinstance(dataset := h5[raw], h5py.Dataset):
+            others[own] = f"{name} is a group without features"
             continue
-        owner = by_key[name].id if name in by_key else _owner(dataset, name)
-        layout = "concatenated" if parts is not None else "group" if "/" in name else "flat"
-        for number, start, stop in [(owner, 0, -1)] if parts is None else parts:
-            record = by_id.get(number)
-            track = Track(number, H5, file, name, layout=layout, first=start, frames=stop - start)
-            if parts is None and record and record.key not in (None, name):
+        group, own_about, is_named = dataset.parent, labels.attributes(dataset), own.lower() in labels.CQT
+        owner = labels.owner(name, own_about, about(group.name))
+        keyed = by_key[name] or by_key[parent if is_named else None]
+        is_beside = not is_named and any(each in group for each in labels.CQT)  # chroma, for example
+        is_table = dataset.ndim > 1 and own.lower() not in labels.BESIDE and not (parent and is_beside)
+        if dataset.dtype.kind not in "iufc" or not (keyed or is_named or is_table):
+            if own.lower() not in labels.BESIDE:
+                others.setdefault(owner, f"{name} has {dataset.ndim} dimensions of {dataset.dtype}")
+            continue
+        parts, problem = labels.parts(dataset, owner, own_about, contract.bins)
+        if parts and is_beside:
+            continue
+        if not parts and len(keyed) > 1:
+            problem = Refused("shared_key", f"{len(keyed)} ids of the JSONL share {name}, without offsets")
+        elif not (parts or keyed) and owner.lower() in labels.CQT:
+            problem = Refused("no_id", f"whose is {name}? Name its group by the id, or state h5_key")
+        stated, grid = about("/") | about(group.name) | own_about, cache(partial(_chunk_grid, dataset))
+        for number, start, stop in parts or [(record.id, 0, -1) for record in keyed] or [(owner, 0, -1)]:
+            track, record = Track(number, H5, file, name, first=start, frames=stop - start), by_id.get(number)
+            if record and record.key and not (parts or keyed):
                 track.warnings.append("wrong_key")
-            seen.add(number)
-            yield _described(track, dataset, record, contract, grid)
+            seen.update((number, *name.split("/")))
+            try:
+                if problem or name.encode() != raw:
+                    raise problem or Refused("bad_name", "its name is not UTF-8")
+                _describe(track, dataset, stated, record, contract)
+                _place(track, dataset, contract, grid)
+                if any(refusal := values.refusal(_blocks(track, dataset))):
+                    raise Refused(*refusal)
+            except Refused as refused:
+                track.refuse(*refused.args)
+            except labels.UNREADABLE as error:
+                track.refuse("unreadable", _line(error))
+            yield track
     for record in records:
         if record.id not in seen:
-            words = f"there is no data set {record.key or record.id!r} of 2 dimensions"
+            words = others.get(record.id, f"there is no data set {record.key or record.id!r} of 2 dimensions")
             yield Track(record.id, H5, file, record.key or "").refuse("wrong_pointer", words)
+    lost = [each for each in sorted(others.keys() - seen - by_id.keys()) if labels.VIDEO_ID.fullmatch(each)]
+    for number in lost if seen or lost else [""]:
+        words = others.get(number) or ", ".join([*others.values()][:3]) or "it is empty"
+        yield Track(number, H5, file).refuse("no_features", words)
 
 
-def _is_beside_cqt(dataset: Any, name: str) -> bool:
-    """Whether it is another feature of a track (chroma) that has a data set of a known name beside it."""
-    parent, _, own = name.rpartition("/")
-    others = (other.lower() for other in dataset.parent) if parent else ()
-    return own.lower() not in _DATA_NAMES and not _DATA_NAMES.isdisjoint(others)
-
-
-def _owner(dataset: Any, name: str) -> str:
-    """Whose data set it is: an attribute of it or its group, else the name of it or its group."""
-    parent, _, own = name.rpartition("/")
-    stated = _attribute(dataset, (*ID_NAMES, "id", "video_id"), own_file=False)
-    if isinstance(stated, str | bytes):
-        return stated.decode() if isinstance(stated, bytes) else stated
-    group = parent.rpartition("/")[2]
-    is_group = own.lower() in _DATA_NAMES or (_VIDEO_ID.fullmatch(group) and not _VIDEO_ID.fullmatch(own))
-    return group if is_group and group else own
-
-
-def _attribute(dataset: Any, names: Iterable[str], own_file: bool = True) -> Any:
-    """The first of these attributes on the data set, its group, or (`own_file`) the file."""
-    groups = [dataset.parent] if own_file or dataset.parent.name != "/" else []
-    for place in [dataset, *groups, *([dataset.file] if own_file else [])]:
-        for name in names:
-            if name in place.attrs:
-                value = place.attrs[name]
-                return value.item() if getattr(value, "size", 0) == 1 else value
-    return None
-
-
-def _parts(dataset: Any, bins: int) -> list[tuple[str, int, int]] | str | None:
-    """(id, first frame, end) of the tracks of one long array; None if it is one track; a text if damaged."""
-
-    def beside(names: tuple[str, ...]) -> Any:
-        places = (dataset.attrs, dataset.parent)
-        value = next((place[name] for name in names for place in places if name in place), None)
-        return value[()] if hasattr(value, "shape") and not hasattr(value, "keys") else None
-
-    ids, starts, lengths = beside(_IDS), beside(_STARTS), beside(_LENGTHS)
-    if ids is None or np.ndim(ids) != 1 or (starts is None and lengths is None):
-        return None
-    texts = [number.decode() if isinstance(number, bytes) else str(number) for number in ids]
-    if dataset.name.rpartition("/")[2] in texts:  # one of several tracks that the ids list
-        return None
-    times = [dataset.shape[1 - axis] for axis in (0, 1) if dataset.ndim == 2 and dataset.shape[axis] == bins]
-    count, total = len(texts), max(times or dataset.shape)
-    if starts is None:
-        ends = np.cumsum(lengths)
-        starts = ends - lengths
-    elif np.ndim(starts) == 2 and np.shape(starts) == (count, 2):
-        starts, ends = starts[:, 0], starts[:, 1]
-    elif len(starts) == count + 1:
-        starts, ends = starts[:-1], starts[1:]
-    elif len(starts) == count:
-        ends = starts + lengths if lengths is not None else np.append(starts[1:], total)
-    else:
-        return f"{len(starts)} offsets for {count} ids"
-    pairs = list(zip(texts, np.asarray(starts).tolist(), np.asarray(ends).tolist(), strict=False))
-    wrong = [each for each in pairs if not 0 <= each[1] <= each[2] <= total]
-    if len(pairs) != count or wrong:
-        return f"offsets {wrong[0][1:] if wrong else len(pairs)} do not fit {total} frames of {count} tracks"
-    return pairs
-
-
-def _described(
-    track: Track, dataset: Any, record: Record | None, contract: Contract, grid: Callable[[], np.ndarray]
-) -> Track:
-    """Fill in type, orientation, hop and place of a track, and check its values."""
-    stated_bins = _attribute(dataset, _BINS)
-    bins = int(stated_bins) if isinstance(stated_bins, int | float) else contract.bins
-    track.facts = {"dtype": "file", "shape": "file", "bins": "config" if stated_bins is None else "attribute"}
+def _describe(
+    track: Track, dataset: Any, stated: labels.Attributes, record: Record | None, contract: Contract
+) -> None:
+    """Fill in type, orientation and hop of a track, each with its origin. Raises Refused."""
+    shape, bins = dataset.shape, contract.bins
+    track.facts = {"dtype": "file", "shape": "file", "bins": "config", "orientation": "inferred"}
     if dataset.ndim != 2 or dataset.dtype.kind != "f" or dataset.dtype.itemsize > 8:
-        return track.refuse("dtype", f"{dataset.ndim} dimensions of {dataset.dtype}: 2 of floats are needed")
-    track.dtype, track.bins, shape = dataset.dtype.str, bins, dataset.shape
-    fitting, axis = [axis for axis in (0, 1) if shape[axis] == bins], _stated_time_axis(dataset)
-    track.facts["orientation"] = "inferred" if axis is None else "attribute"
-    if not fitting:
-        return track.refuse("bins", f"no axis of {list(shape)} has {bins} bins")
-    if axis is None and len(fitting) == 2:
-        words = f"both axes have {bins} values: time first or bins first? Give it an attribute `axes`"
-        return track.refuse("orientation_unknown", words)
-    track.time_axis = 1 - fitting[0] if axis is None else axis
-    if shape[1 - track.time_axis] != bins:
-        words = f"its attribute says that axis {axis} of {list(shape)} is time; there are {bins} bins"
-        return track.refuse("orientation_contradicts", words)
-    if track.layout != "concatenated":
+        raise Refused("dtype", f"{dataset.ndim} dimensions of {dataset.dtype}: 2 of floats are needed")
+    if dataset.is_virtual or dataset.external:
+        raise Refused("elsewhere", "its values lie in other files: index those, or copy it with h5repack")
+    if bins not in shape or labels.first(stated, labels.BINS, int, float) not in (None, bins):
+        raise Refused("bins", f"no axis of {list(shape)} has {bins} bins, or its attribute says otherwise")
+    if shape[0] == shape[1]:
+        raise Refused("orientation_unknown", f"both axes have {bins} values: which is time? Cut the track")
+    track.time_axis = int(shape[0] == bins)
+    track.dtype, track.bins = dataset.dtype.str, bins
+    if track.frames < 0:
         track.frames = shape[track.time_axis]
         if record and record.shape and sorted(record.shape) != sorted(shape):
             words = f"shape {list(shape)} in the file, {record.shape} in the JSONL"
-            return track.refuse("shape_contradicts", words)
-    hop, rate = _attribute(dataset, _HOPS), _attribute(dataset, _RATES)
-    seconds = hop / rate if isinstance(hop, int | float) and hop >= 1 and rate else hop
-    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < 1):
-        return track.refuse("bad_hop", f"the attribute of its hop is {hop!r}, of its sample rate {rate!r}")
-    if seconds and record and record.hop and abs(seconds - record.hop) > 1e-3 * seconds:
-        return track.refuse("hop_contradicts", f"hop {seconds:g} s in the file, {record.hop:g} in the JSONL")
-    named = ((seconds, "attribute"), (record and record.hop, "jsonl"), (contract.hop, "config"))
+            raise Refused("shape_contradicts", words)
+    seconds, in_jsonl = labels.hop(stated), record and record.hop
+    if seconds and in_jsonl and abs(seconds - in_jsonl) > 1e-3 * seconds:
+        raise Refused("hop_contradicts", f"hop {seconds:g} s in the file, {in_jsonl:g} in the JSONL")
+    named = ((seconds, "attribute"), (in_jsonl, "jsonl"), (contract.hop, "config"))
     track.hop, track.facts["hop"] = next(each for each in named if each[0])
-    _place(track, dataset, contract, grid)
-    try:
-        reason, words = values.refusal(_blocks(track, dataset))
-    except (OSError, RuntimeError) as error:
-        reason, words = "unreadable", str(error).splitlines()[0]
-    return track.refuse(reason, words) if reason else track
-
-
-def _stated_time_axis(dataset: Any) -> int | None:
-    """The time axis by an attribute such as "(T, F)" or ["bins", "time"], or by labels of dimensions."""
-    text = _attribute(dataset, _AXES)
-    labels = [dimension.label for dimension in dataset.dims]
-    text = " ".join(labels) if text is None and all(labels) else text
-    parts = [text] if isinstance(text, str | bytes) else list(text) if text is not None else []
-    text = " ".join(part.decode() if isinstance(part, bytes) else str(part) for part in parts).lower()
-    words = [word for word in re.findall(r"[a-z]+", text) if word not in ("x", "by", "first", "major")]
-    words = list(words[0]) if len(words) == 1 and len(words[0]) == 2 else words
-    if len(words) == 2 and {words[0], words[1]} & _TIME_WORDS and {words[0], words[1]} & _BIN_WORDS:
-        return int(words[1] in _TIME_WORDS)
-    return None
 
 
 def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np.ndarray]) -> None:
@@ -225,8 +158,7 @@ def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np
     is_plain = h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type())
     is_plain = is_plain and not dataset.file.userblock_size and not filters
     if dataset.chunks is None:
-        start = dataset.id.get_offset()
-        if start is not None and is_plain and not dataset.is_virtual and not dataset.external:
+        if (start := dataset.id.get_offset()) is not None and is_plain:
             step = dataset.dtype.itemsize * (track.pitch if axis == 0 else 1)
             track.storage, track.offset = RAW, start + track.first * step
         return

@@ -1,16 +1,15 @@
 """The index of all features: one file that is mapped, not loaded, and finds a track by its id.
 
-The file: magic, place of the facts, one RECORD for HDF5 and one for .mm of every id, the sorted ids, files,
-chunk addresses, texts, JSON facts.
+The file: MAGIC, then arrays as in .npy files: a record for HDF5 and one for .mm of every id, the sorted ids,
+files, chunk addresses, JSON facts.
 """
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
-import struct
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -21,19 +20,19 @@ from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.music.features.track import FACTS, H5, MM, ORIGINS, Contract, Track
 
-MAGIC = b"millrace-cqt-1\n\0"
+MAGIC = b"millrace-cqt-2\n\0"
 SOURCES = (H5, MM)
-_LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first", "addresses", "key")]
-_SHORT = [(name, "<i4") for name in ("file", "key_bytes", "count", "chunk0", "chunk1", "bins", "origins")]
-RECORD = np.dtype([*_LONG, ("hop", "<f8"), *_SHORT, ("time_axis", "u1"), ("dtype", "S3"), ("storage", "S6")])
-_RECORD = struct.Struct("<6qd7iB3s6s")
-FILE = np.dtype([(name, "<i8") for name in ("path", "size", "mtime_ns", "path_bytes", "swmr")])
+_REGIONS = ("records", "ids", "files", "addresses", "facts")
+_LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first", "addresses")]
+_SHORT = [(name, "<i4") for name in ("file", "count", "chunk0", "chunk1", "bins", "origins")]
+_RECORD = [*_LONG, ("hop", "<f8"), *_SHORT, ("time_axis", "u1"), ("dtype", "S3"), ("storage", "S6")]
+_FILE = [("size", "<i8"), ("mtime_ns", "<i8"), ("swmr", "?")]
+_REASONS = "The reports of the partitions, features/*.json, say why"
 _REBUILD = "Remove it; merging the partitions makes it again"
-_MAX_ID = 200
 
 
 def merge(
-    path: str | os.PathLike, tracks: Iterable[Track], roots: dict[str, str], contract: Contract
+    path: str | os.PathLike, tracks: Sequence[Track], roots: dict[str, str], contract: Contract
 ) -> list[Track]:
     """Write the index of all usable tracks of all partitions; return those refused here: duplicates.
 
@@ -45,9 +44,7 @@ def merge(
     for track in sorted(tracks, key=lambda t: (t.id, t.source, "other_casing" in t.warnings, t.file, t.key)):
         if track.refused:
             continue
-        if len(os.fsencode(track.id)) > _MAX_ID or not track.id:
-            rejects.append(track.refuse("bad_id", f"an id of {len(track.id)} characters"))
-        elif track.source in usable.setdefault(track.id, {}):
+        if track.source in usable.setdefault(track.id, {}):
             other = usable[track.id][track.source]
             rejects.append(track.refuse("duplicate_id", f"{other.file} {other.key}".strip() + " has it too"))
         else:
@@ -57,51 +54,33 @@ def merge(
                 remedy = "Set contract (the model's cqt keys) to the features, or resample: true"
                 raise MillraceError(f"{problem} (hop by {track.facts['hop']})", where, remedy)
     if not usable:
-        remedy = "Look at the reports of the partitions: every file has its reason there"
-        raise MillraceError("not one track can be used", os.fspath(path), remedy)
+        reasons = Counter(track.refused for track in tracks)
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "there is none"
+        raise MillraceError(f"not one track can be used: {counts}", ", ".join(roots.values()), _REASONS)
 
     # Ids in the order of their bytes, so that a mapped binary search finds them.
     ids = sorted(usable, key=os.fsencode)
-    rows: list[tuple] = []
-    numbers: list[tuple[int, int]] = []
+    width = max(len(os.fsencode(track.key)) for each in usable.values() for track in each.values())
+    records = np.zeros((len(ids), 2), [*_RECORD, ("key", f"S{width or 1}")])
+    records["file"] = -1
     files: dict[tuple, int] = {}
     addresses: list[int] = []
-    texts = io.BytesIO()
     for number, name in enumerate(ids):
         for track in usable[name].values():
-            key = os.fsencode(track.key)
-            state = (track.source, track.file, track.size, track.mtime_ns, track.swmr)
-            places = (track.frames, track.offset, track.pitch, track.first, len(addresses), texts.tell())
-            counts = (files.setdefault(state, len(files)), len(key), len(track.addresses))
+            state = (track.size, track.mtime_ns, track.swmr, os.fsencode(f"{track.source}/{track.file}"))
+            places = (track.frames, track.offset, track.pitch, track.first, len(addresses), track.hop)
+            counts = (files.setdefault(state, len(files)), len(track.addresses), *(track.chunks or (0, 0)))
             origins = sum(ORIGINS.index(track.facts[fact]) << 4 * at for at, fact in enumerate(FACTS))
-            kinds = (track.bins, origins, track.time_axis, track.dtype, track.storage)
-            rows.append((*places, track.hop, *counts, *(track.chunks or (0, 0)), *kinds))
-            numbers.append((number, SOURCES.index(track.source)))
+            kinds = (track.bins, origins, track.time_axis, track.dtype, track.storage, os.fsencode(track.key))
+            records[number, SOURCES.index(track.source)] = (*places, *counts, *kinds)
             addresses.extend(track.addresses)
-            texts.write(key)
-    records = np.zeros((len(ids), 2), RECORD)
-    records["file"] = -1
-    records[tuple(np.transpose(numbers))] = np.array(rows, RECORD)
-    table = np.zeros(len(files), FILE)
-    for (source, file, size, mtime_ns, swmr), at in files.items():
-        raw = os.fsencode(f"{source}/{file}")
-        table[at] = (texts.tell(), size, mtime_ns, len(raw), swmr)
-        texts.write(raw)
+    file_table = np.array(list(files), [*_FILE, ("path", f"S{max(len(state[-1]) for state in files)}")])
+    facts = np.frombuffer(orjson.dumps({"roots": roots, "contract": vars(contract)}), "u1")
     encoded = np.array([os.fsencode(name) for name in ids])
-    regions = {"records": records, "ids": encoded, "files": table, "addresses": np.array(addresses, "<i8")}
-    facts: dict = {"roots": roots, "id_bytes": encoded.itemsize, "contract": vars(contract)}
     with atomic.replacing(path) as partial, open(partial, "wb") as handle:
-        handle.write(MAGIC + bytes(64 - len(MAGIC)))
-        for name, array in regions.items():
-            handle.write(bytes(-handle.tell() % 64))
-            facts[name] = [handle.tell(), array.size]
-            handle.write(array.tobytes())
-        facts["texts"] = handle.tell()
-        handle.write(texts.getbuffer())
-        facts_at = handle.tell()
-        handle.write(orjson.dumps(facts))
-        handle.seek(len(MAGIC))
-        handle.write(facts_at.to_bytes(8, "little"))
+        handle.write(MAGIC)
+        for array in (records, encoded, file_table, np.array(addresses, "<i8"), facts):
+            np.lib.format.write_array(handle, array, (1, 0))
     return rejects
 
 
@@ -122,28 +101,27 @@ class FeatureIndex:
 
     def __init__(self, path: str | os.PathLike, roots: dict[str, str] | None = None) -> None:
         self.path, self._roots = os.fspath(path), roots
+        arrays, starts = {}, {}
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115
-            self._map = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
-            if self._map[: len(MAGIC)] != MAGIC:
+            mapped = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+            if self._file.read(len(MAGIC)) != MAGIC:
                 raise ValueError("it begins with other bytes, or was made by another version")
-            facts = orjson.loads(
-                self._map[int.from_bytes(self._map[len(MAGIC) : len(MAGIC) + 8], "little") :]
-            )
-            kinds = {"records": RECORD, "files": FILE, "addresses": "<i8", "ids": f"S{facts['id_bytes']}"}
+            for name in _REGIONS:
+                np.lib.format.read_magic(self._file)
+                shape, _, kind = np.lib.format.read_array_header_1_0(self._file)
+                starts[name] = self._file.tell()
+                arrays[name] = np.ndarray(shape, kind, mapped, starts[name])
+                self._file.seek(starts[name] + arrays[name].nbytes)
+            facts = orjson.loads(arrays["facts"].tobytes())
             self.contract = Contract(**facts["contract"])
-            regions = {
-                name: np.ndarray(facts[name][1], kind, self._map, facts[name][0])
-                for name, kind in kinds.items()
-            }
         except FileNotFoundError:
             remedy = "Run `snakemake music_index`, or python -m millrace.music.build_feature_index --out"
             raise MillraceError("there is no index of features", self.path, remedy) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise MillraceError(f"not an index of features ({error})", self.path, _REBUILD) from None
-        self._ids, self._files, self._addresses = regions["ids"], regions["files"], regions["addresses"]
-        self.records, self._records_at = regions["records"].reshape(-1, 2), facts["records"][0]
-        self._texts, self.roots = facts["texts"], {**facts["roots"], **(roots or {})}
+        self.records, self._ids, self._files, self._addresses = (arrays[name] for name in _REGIONS[:4])
+        self._records_at, self.roots = starts["records"], {**facts["roots"], **(roots or {})}
         self._state = lru_cache(maxsize=1024)(self._file_state)
 
     def __len__(self) -> int:
@@ -181,29 +159,27 @@ class FeatureIndex:
 
     def entries(self, number: int, prefer: str = H5) -> list[Track]:
         """A track in each source that has it, the preferred first; `file` is its path today."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"there is no track of number {number}")
         # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around it.
-        size = 2 * RECORD.itemsize
+        kind, size = self.records.dtype, 2 * self.records.itemsize
         raw = os.pread(self._file.fileno(), size, self._records_at + number * size)
         tracks = []
-        for source, row in zip(SOURCES, _RECORD.iter_unpack(raw), strict=True):
-            frames, offset, pitch, first, start, at, hop, file, length, count, *rest = row
-            *chunks, bins, origins, axis, dtype, storage = rest
+        for source, row in zip(SOURCES, np.frombuffer(raw, kind).tolist(), strict=True):
+            frames, offset, pitch, first, start, hop, file, count, *chunks, bins, origins, axis = row[:13]
             if file >= 0:
-                name, *state = self._state(file)
-                storage, key = storage.rstrip(b"\0").decode(), self._text(at, length)
-                place = (storage, dtype.decode(), axis, frames, bins, offset, pitch, first, tuple(chunks))
-                more = ("", self._addresses[start : start + count], hop, "", _facts(origins), [], "", "")
-                tracks.append(Track(self.id(number), source, name, key, *place, *more, *state))
+                path, *state = self._state(file)
+                dtype, storage, key = (text.decode() for text in row[13:])
+                place = (storage, dtype, axis, frames, bins, offset, pitch, first, tuple(chunks), "")
+                more = (self._addresses[start : start + count], hop, _facts(origins), [], "", "")
+                tracks.append(Track(self.id(number), source, path, key, *place, *more, *state))
         return tracks if prefer == H5 else tracks[::-1]
 
     def _file_state(self, number: int) -> tuple[str, int, int, bool]:
         """Path, size, mtime_ns and swmr of a file by its number."""
-        text, size, mtime_ns, count, swmr = self._files.item(number)
-        source, _, relative = self._text(text, count).partition("/")
-        return os.path.join(self.roots[source], relative), size, mtime_ns, bool(swmr)
-
-    def _text(self, start: int, count: int) -> str:
-        return os.fsdecode(self._map[self._texts + start : self._texts + start + count])
+        *state, path = self._files[number].item()
+        source, _, relative = os.fsdecode(path).partition("/")
+        return os.path.join(self.roots[source], relative), *state
 
 
 def index_path(path: str | os.PathLike) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, counted
@@ -37,6 +38,9 @@ def merge_all(
     read = {name: clique_splits.read_split(file, name) for name in SPLITS if (file := splits.get(name))}
     leaks = clique_splits.leaks(read)
     jsonl.write_lines(folder / "leaks.jsonl", leaks)
+    if len({Path(split.path).name for split in read.values()}) < len(read):
+        problem, remedy = "two splits have files of one name, which .filtered repeats", "Rename one of them"
+        raise MillraceError(problem, ", ".join(split.path for split in read.values()), remedy)
     if leaks and on_leak == "error":
         cliques = sum("clique" in row for row in leaks)
         first = ", ".join(f"{key} {value}" for key, value in leaks[0].items())
@@ -67,6 +71,7 @@ def merge_all(
             if part["missing_fraction"] > max_missing_fraction:
                 problem = "{split}: {missing} of {versions} versions have no features, more than "
                 problem = problem.format(**part) + f"max_missing_fraction {max_missing_fraction:g} allows"
+                problem += f" ({part['without_id']} have no video id)" if part["without_id"] else ""
                 remedy = "Set h5_root and mm_root to where they lie, or raise max_missing_fraction"
                 raise MillraceError(problem, str(folder / "missing.jsonl"), remedy)
     return result
@@ -74,22 +79,17 @@ def merge_all(
 
 def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:
     """An SVG of what of each split has features: versions and cliques, as coverage.json has them."""
-    colours = (figures.PALETTE[0], figures.PALETTE[1], figures.REST)
-    names = [part["split"] for part in splits]
-
-    def panel(title: str, *keys: str) -> figures.Panel:
-        """Bars of counts, each a part of the next."""
-        counts = [[part[key] for part in splits] for key in keys]
-        ends = itertools.pairwise(counts)
-        lengths = [counts[0], *([b - a for a, b in zip(*pair, strict=True)] for pair in ends)]
-        shares = zip(counts[0], counts[-1], strict=True)
-        notes = [f"{part:,} ({figures.human_share(part, whole or 1)})" for part, whole in shares]
-        return figures.Panel(title, names, list(zip(colours, lengths, strict=True)), notes, whole=True)
-
-    panels = [
-        panel("Versions", "versions_kept", "versions_found", "versions"),
-        panel("Cliques", "cliques_found", "cliques_found", "cliques"),
-    ]
+    colours, panels = (figures.PALETTE[0], figures.PALETTE[1], figures.REST), []
+    for title, *keys in (
+        ("Versions", "versions_kept", "versions_found", "versions"),
+        ("Cliques", "cliques_found", "cliques_found", "cliques"),
+    ):
+        # Bars of counts, each a part of the next.
+        used, found, total = (np.array([part[key] for part in splits]) for key in keys)
+        bars = [used.tolist(), (found - used).tolist(), (total - found).tolist()]
+        notes = [f"{a:,} ({figures.human_share(a, b or 1)})" for a, b in zip(used, total, strict=True)]
+        names, parts = [part["split"] for part in splits], list(zip(colours, bars, strict=True))
+        panels.append(figures.Panel(title, names, parts, notes, whole=True))
     legend = list(zip(("usable", "alone in its clique", "without features"), colours, strict=True))
     title, subtitle = "Coverage of the splits", f"{tracks:,} tracks in the index, {hours:,.1f} hours"
     return figures.bar_chart(title, subtitle, panels if splits else [], legend, 2, "No splits are set.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,10 +22,12 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "h5": lambda value: type(value) in (str, int),
     "key": lambda value: isinstance(value, str),
     "mm": lambda value: isinstance(value, str),
-    "hop": lambda value: type(value) in (int, float) and 0 < value < 60,
+    "hop": lambda value: type(value) in (int, float) and 0.002 <= value <= 1,
     "shape": lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0,
 }
-_VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/embed/|/shorts/)([^&#?/]+)")
+_NOTHING = {"h5": "h5_chunk {!r} is no HDF5 file below {}"}
+_NOTHING["mm"] = "mm_path {!r} is no file in a folder of two characters below {}"
+_VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,12 +83,16 @@ def video_ids(version: Mapping[str, Any]) -> list[str]:
     """The ids of a version, best match first: its own, then those of its videos and of its tracks' videos."""
     own = first(version, ID_NAMES)
     ids = [own] if isinstance(own, str) else []
-    places = [version, *[track for track in version.get("tracks") or [] if isinstance(track, dict)]]
-    for video in [video for place in places for video in place.get("youtube_video") or []]:
-        url = video.get("url") if isinstance(video, dict) else video
-        if match := _VIDEO.search(url) if isinstance(url, str) else None:
-            ids.append(match[1])
+    for place in [version, *_objects(version.get("tracks"))]:
+        for video in _objects(place.get("youtube_video")):
+            if match := _VIDEO.search(str(video.get("url"))):
+                ids.append(match[1])
     return list(dict.fromkeys(ids))
+
+
+def _objects(value: Any) -> list[dict]:
+    """The objects of a list, or the one that stands in its place."""
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
 
 
 def read_metadata(path: str | os.PathLike) -> Metadata:
@@ -113,17 +119,23 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
     return result
 
 
-def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool = False) -> None:
-    """Enter what a line says of a recording; values of another kind are named and ignored."""
-    values = {}
+def pointers(fields: Mapping) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a record says, by the names of Record, and what of it is of another kind; null and "" do not
+    count."""
+    right, wrong = {}, {}
     for alias in sorted(_NAMES.keys() & fields.keys(), key=_RANKS.__getitem__):
         name, value = _NAMES[alias], fields[alias]
-        if value is None or value == "":
-            continue
-        if _IS_RIGHT[name](value):
-            values[name] = value.strip("/") if name == "key" else value
-        else:
-            result.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
+        if value is not None and value != "":
+            value = value.strip("/") if name == "key" and isinstance(value, str) else value
+            (right if _IS_RIGHT[name](value) else wrong)[name] = value
+    return right, wrong
+
+
+def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool = False) -> None:
+    """Enter what a line says of a recording; values of another kind are named and ignored."""
+    values, wrong = pointers(fields)
+    for name, value in wrong.items():
+        result.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
     if number in result.ids and once:
         result.problem(
             line, "duplicate_id", f"{number}: stands in an earlier line too; this one's values are taken"
@@ -137,30 +149,31 @@ def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool
 
 
 def place_records(
-    records: Iterable[Record], h5: Root | None, mm: Root | None
+    records: Iterable[Record], roots: Mapping[str, Root]
 ) -> tuple[dict[str, list[Record]], list[dict]]:
     """Records by the file (HDF5) or folder (mm) that they point to; wrong pointers as rows for rejects.jsonl.
 
-    Pointers become relative to their roots; a record that points to both stands in both places.
+    Pointers become relative to their roots, "h5" and "mm"; what points to both stands in both places.
     """
-    places: dict[str, list[Record]] = {}
+    places: dict[str, list[Record]] = defaultdict(list)
     wrong = []
-    folders: dict[str, list[str]] = {}
-    for folder in mm.mm_folders() if mm else ():
-        folders.setdefault(folder[-2:].casefold(), []).append(folder)
+    folders = defaultdict(list)
+    for folder in roots["mm"].places("mm") if "mm" in roots else ():
+        folders[folder[-2:].casefold()].append(folder)
     for record in records:
-        file = h5.chunk(record.h5) if h5 and record.h5 is not None else None
-        mm_file = mm.resolve(record.mm) if mm and record.mm else None
-        pointers = (("h5_chunk", record.h5, file, h5), ("mm_path", record.mm or None, mm_file, mm))
-        for name, pointer, target, root in pointers:
-            if root and pointer is not None and target is None:
-                words = f"{name} {pointer!r} is not below {root.path}"
+        targets: list[str | None] = []
+        for kind, pointer in (("h5", record.h5), ("mm", record.mm)):
+            target = roots[kind].find(kind, pointer) if kind in roots and pointer is not None else ""
+            if target is None:
+                words = _NOTHING[kind].format(pointer, roots[kind].path)
                 wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
+            targets.append(target or None)
+        file, mm_file = targets
+        said = (record.hop, record.shape)
         if file:
-            pointer = Record(record.id, file, record.key, None, record.hop, record.shape)
-            places.setdefault(file, []).append(pointer)
+            places[file].append(Record(record.id, file, record.key, None, *said))
         # Without a pointer to an .mm its hop and shape still count for the file of the usual name.
-        usual = folders.get(record.id[:2].casefold(), ()) if record.hop or record.shape else ()
+        usual = folders[record.id[:2].casefold()] if any(said) else []
         for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
-            places.setdefault(place, []).append(dataclasses.replace(record, h5=None, mm=mm_file))
+            places[place].append(Record(record.id, None, record.key, mm_file, *said))
     return places, sorted(wrong, key=lambda row: (row["id"], row["problem"]))

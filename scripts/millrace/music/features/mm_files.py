@@ -7,6 +7,7 @@ the JSONL. Either read as the other gives numbers that look like features, so no
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from millrace.music.features import values
 from millrace.music.features.metadata import Record
-from millrace.music.features.track import MM, PUBLISHED_HOP, RAW, Contract, Track
+from millrace.music.features.track import MM, PUBLISHED_HOP, RAW, Contract, Refused, Track
 
 _REMEDY = "put its shape into <id>.npy beside it, or `shape` into the JSONL"
 
@@ -22,113 +23,120 @@ _REMEDY = "put its shape into <id>.npy beside it, or `shape` into the JSONL"
 def read_folder(
     root: str | os.PathLike, folder: str, records: Iterable[Record], contract: Contract
 ) -> Iterator[Track]:
-    """All .mm files of a folder, or those that records name; a record's missing file is refused."""
-    named = {record.mm: record for record in records if record.mm}
+    """All .mm files of a folder, and those that records name, refused ones too."""
     by_id = {record.id: record for record in records}
+    named = defaultdict(list)
+    for record in by_id.values():
+        named[record.mm].append(record.id)
     try:
-        names = sorted(name for name in os.listdir(Path(root) / folder) if name.endswith(".mm"))
-    except OSError:
-        names = []
-    files = {f"{folder}/{name}" if folder else name for name in names}
-    for file in sorted(files | {*named}):
-        number = named[file].id if file in named else file.rpartition("/")[2].removesuffix(".mm")
-        track = Track(number, MM, file)
-        if file not in files:
-            yield track.refuse("missing", "the file is not there")
-        elif not file.isprintable():
-            yield Track(ascii(number), MM, ascii(file)).refuse("bad_name", "the name is no video id")
-        elif file not in named and folder[-2:].casefold() != number[:2].casefold():
-            words = f"it belongs into the folder {number[:2]}, and no mm_path of the JSONL leads here"
-            yield track.refuse("misplaced", words)
-        else:
-            if file not in named and folder[-2:] != number[:2]:
-                track.warnings.append("other_casing")
-            yield read_file(root, track, by_id.get(number, Record(number)), contract)
-
-
-def read_file(root: str | os.PathLike, track: Track, record: Record, contract: Contract) -> Track:
-    """Find out how one .mm file is to be read; refused if that is not certain, or its values are no CQT."""
-    path, track.layout, track.storage = Path(root) / track.file, "mm", RAW
-    try:
-        raw, status = path.read_bytes(), os.stat(path)
+        names = [name for name in os.listdir(Path(root) / folder) if name.lower().endswith(".mm")]
     except OSError as error:
-        return track.refuse("unreadable", str(error.strerror))
-    track.size, track.mtime_ns, track.offset = status.st_size, status.st_mtime_ns, 0
+        names = []
+        yield Track("", MM, folder).refuse("unreadable", str(error.strerror))
+    files = {os.path.join(folder, name) for name in names}
+    for file in sorted(files | named.keys() - {None}):
+        stem, ending = os.path.splitext(os.path.basename(file))
+        for number in named.get(file, [stem]):
+            track = Track(number, MM, file)
+            try:
+                if file not in files:
+                    raise Refused("missing", "the file is not there")
+                if ending != ".mm" or len(named.get(file, ())) > 1:
+                    raise Refused("bad_name", f"its name ends in {ending}, or several mm_path lead to it")
+                if file not in named and folder[-2:].casefold() != stem[:2].casefold():
+                    words = f"it belongs into the folder {stem[:2]}, and no mm_path of the JSONL leads here"
+                    raise Refused("misplaced", words)
+                if file not in named and folder[-2:] != stem[:2]:
+                    track.warnings.append("other_casing")
+                _read(Path(root) / file, track, by_id.get(number, Record(number)), contract)
+            except Refused as refused:
+                track.refuse(*refused.args)
+            except OSError as error:
+                track.refuse("unreadable", str(error.strerror))
+            yield track
+
+
+def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
+    """Find out how an .mm file is to be read. Raises Refused if that is not certain, or it holds no CQT."""
+    raw, status = path.read_bytes(), os.stat(path)
+    track.size, track.mtime_ns, track.storage, track.offset = status.st_size, status.st_mtime_ns, RAW, 0
     if not raw:
-        return track.refuse("empty", "the file has 0 bytes")
+        raise Refused("empty", "the file has 0 bytes")
     shape, origin = record.shape, "jsonl" if record.shape else "inferred"
-    sidecar = path.with_name(path.name.removesuffix(".mm") + ".npy")
-    if sidecar.exists():
-        try:
-            shape, origin = [int(n) for n in np.load(sidecar, allow_pickle=False).astype("i8")], "sidecar"
-            if len(shape) != 2 or min(shape) < 1:
-                raise ValueError
-        except (ValueError, OSError, EOFError, TypeError):
-            return track.refuse("bad_sidecar", f"{sidecar.name} holds no shape of two whole numbers")
+    if (sidecar := path.with_suffix(".npy")).exists():
+        shape, origin = _shape(sidecar), "sidecar"
 
     # Bytes by shape give the type; without a shape the bits do. Both must agree.
     kind, bins = values.float_kind(raw), contract.bins
     if shape:
-        size, count = {2: "<f2", 4: "<f4"}.get(len(raw) / (shape[0] * shape[1])), shape[0] * shape[1]
+        size = {2: "<f2", 4: "<f4"}.get(len(raw) / (shape[0] * shape[1]))
         if size is None:
             words = f"{len(raw)} bytes are no float16 or float32 values of shape {shape} ({origin})"
-            return track.refuse("wrong_shape", words)
+            raise Refused("wrong_shape", words)
         if kind and kind != size:
             words = f"the bits are those of {np.dtype(kind)}; shape {shape} ({origin}) says {np.dtype(size)}"
-            return track.refuse("dtype_contradicts", words)
+            raise Refused("dtype_contradicts", words)
         kind = size
     elif kind is None:
-        return track.refuse("dtype_unknown", f"float16 or float32? {_REMEDY}")
+        raise Refused("dtype_unknown", f"float16 or float32? {_REMEDY}")
     else:
-        count = len(raw) // np.dtype(kind).itemsize
-        if count % bins or count * np.dtype(kind).itemsize != len(raw):
-            words = f"{count} values of {np.dtype(kind)} are no whole number of frames of {bins} bins"
-            return track.refuse("wrong_shape", words)
-        shape = [bins, count // bins]
-    if (shape[0] == bins) + (shape[1] == bins) == 0:
-        return track.refuse("bins", f"no axis of {shape} ({origin}) has {bins} bins, which the model takes")
+        frames, rest = divmod(len(raw), bins * np.dtype(kind).itemsize)
+        shape = [bins, frames]
+        if rest:
+            raise Refused("wrong_shape", f"{len(raw)} bytes are no frames of {bins} bins of {np.dtype(kind)}")
+    if bins not in shape:
+        raise Refused("bins", f"no axis of {shape} ({origin}) has {bins} bins, which the model takes")
     flat = np.frombuffer(raw, kind).astype(np.float32)
-    track.dtype, track.bins, track.frames = kind, bins, count // bins
+    track.dtype, track.bins, track.frames = kind, bins, len(flat) // bins
     track.facts = {"bins": "config", "dtype": origin, "orientation": origin, "shape": origin}
-    reason, words = values.refusal([flat])
-    if reason:
-        return track.refuse(reason, words)
-    _orient(track, flat, shape, origin)
-    track.pitch = track.bins if track.time_axis == 0 else track.frames
+    if any(refusal := values.refusal([flat])):
+        raise Refused(*refusal)
+    track.time_axis = int(kind == "<f4")
+    track.pitch = track.frames if track.time_axis else bins
+    _check_orientation(track, flat, shape, origin)
     _find_hop(track, flat, record, contract)
-    return track
 
 
-def _orient(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
-    """Set the time axis: a shape beside the file is that of its bytes, one of the JSONL may be of (C, T)
-    whatever is stored, so that the values have a say."""
+def _shape(sidecar: Path) -> list[int]:
+    """The shape that an .npy beside an .mm holds."""
+    try:
+        with open(sidecar, "rb") as handle:
+            shape = np.lib.format.read_array(handle, allow_pickle=False)
+        if shape.shape == (2,) and shape.dtype.kind in "iuf" and ((shape >= 1) & (shape % 1 == 0)).all():
+            return [int(side) for side in shape]
+    except (ValueError, OSError, EOFError):
+        pass
+    raise Refused("bad_sidecar", f"{sidecar.name} holds no shape of two whole numbers")
+
+
+def _check_orientation(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
+    """float16 is (T, C) and float32 is (C, T), unless the shape beside the file or the values contradict. A
+    shape of the JSONL may be of (C, T) whatever is stored: then the values must agree."""
+    axis, kind, (own, other) = (
+        track.time_axis,
+        np.dtype(track.dtype),
+        ("TC", "CT")[:: 1 - 2 * track.time_axis],
+    )
     stated = None if shape[0] == shape[1] or origin == "inferred" else int(shape[0] == track.bins)
-    likely, names = values.time_axis(flat, track.bins), ("(T, C)", "(C, T)")
-    if stated is not None and origin == "sidecar":
-        track.time_axis = stated
-        # In the published form only averaging over time makes neighbouring frames differ: see _find_hop.
-        if likely == 1 - stated and (stated == 1 or track.dtype == "<f4"):
-            words = f"the values are {names[likely]}, its .npy says {names[stated]}"
-            track.refuse("orientation_contradicts", words)
-    elif likely is not None:
-        track.time_axis, track.facts["orientation"] = likely, "inferred"
-    elif stated is None or (stated == 1 and track.dtype == "<f2"):
-        # Published float16 files are (T, C), whatever order the JSONL has.
-        kind = np.dtype(track.dtype)
-        track.refuse("orientation_unknown", f"{kind} of shape (T, C) or (C, T)? {_REMEDY}")
-    else:
-        track.time_axis = stated
+    likely, is_beside = values.time_axis(flat, track.bins), origin == "sidecar"
+    # Published values that were averaged over time look like (C, T): _find_hop names them.
+    if (likely == 1 - axis and not (is_beside and axis == 0)) or (is_beside and stated == 1 - axis):
+        words = f"{kind} is read as {own}, but its shape or its values are {other}: store it as HDF5"
+        raise Refused("orientation_contradicts", words)
+    if likely is None and not is_beside and stated != axis:
+        raise Refused("orientation_unknown", f"is its {kind} {own}? {_REMEDY}")
 
 
 def _find_hop(track: Track, flat: np.ndarray, record: Record, contract: Contract) -> None:
     """The hop is what the JSONL says; else that of the published files, if the values allow it."""
-    published = track.dtype == "<f2" and track.time_axis == 0
-    hops = (record.hop, "jsonl"), (published and PUBLISHED_HOP, "inferred"), (contract.hop, "config")
+    is_published = track.dtype == "<f2"
+    hops = (record.hop, "jsonl"), (is_published and PUBLISHED_HOP, "inferred"), (contract.hop, "config")
     track.hop, track.facts["hop"] = next(hop for hop in hops if hop[0])
-    if track.refused or not published or track.hop > 0.03 or track.facts["hop"] == "jsonl":
+    if track.facts["hop"] != "inferred":
         return
-    seconds = track.frames * track.hop
-    if values.is_too_rough(flat.reshape(-1, track.bins), short=seconds < contract.shingle):
-        words = f"frames change too much from one to the next for a hop of {track.hop:.4f} s ({seconds:.1f} s"
-        words += " in all): averaged over time? State hop_s in the JSONL if it is something else"
-        track.refuse("downsampled", words)
+    if values.is_too_rough(flat.reshape(-1, track.bins)):
+        words = (
+            f"{track.frames} frames that change too much from one to the next for a hop of {track.hop:.4f} s"
+        )
+        words += ": averaged over time? State hop_s in the JSONL if it is something else"
+        raise Refused("downsampled", words)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.music.features.index import FeatureIndex
-from millrace.music.features.metadata import Record
+from millrace.music.features.metadata import Record, pointers
 from millrace.music.features.track import H5
 
 
@@ -35,10 +35,8 @@ def read_old_index(path: str | os.PathLike) -> Iterator[Record]:
     try:
         mapping = torch.load(path, weights_only=True, map_location="cpu")
         for number, entry in mapping.items():
-            key, shape = entry.get("h5_key"), entry.get("shape")
-            shape = [int(side) for side in shape] if shape else None
-            file, mm, hop = (entry.get(name) for name in ("h5_file", "mm_path", "hop_s"))
-            yield Record(str(number), file, key and key.strip("/"), mm, hop, shape)
+            shape = [int(side) for side in entry.get("shape") or []]
+            yield Record(str(number), **pointers({**entry, "shape": shape or None})[0])
     except OSError as error:
         raise MillraceError(f"cannot be read: {error.strerror}", os.fspath(path)) from None
     except Exception as error:  # torch raises whatever an unpickler raises

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import own_file
 from millrace.common.ledger import Ledger
 from millrace.common.loading.h5 import locking
 from millrace.music.features import h5_files, mm_files
 from millrace.music.features.metadata import Record
 from millrace.music.features.track import H5, Contract, Track
+
+_MAX_ID = 200  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,25 +31,26 @@ class FeaturePartition:
 
 def read_partition(path: str | os.PathLike) -> FeaturePartition:
     """A partition file of the workflow: these fields as JSON, each record without what it does not say."""
-    content = jsonl.read(path)
-    try:
+    with own_file(path):
+        content = jsonl.read(path)
         records = [Record(**row) for row in content["records"]]
         return FeaturePartition(*(content[name] for name in ("id", "kind", "root", "path")), records)
-    except (KeyError, TypeError) as error:
-        problem = f"not a partition of features ({type(error).__name__}: {error})"
-        raise MillraceError(problem, os.fspath(path), "Delete it and run snakemake again") from None
 
 
 def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
-    """Every track of the partition, refused ones too."""
+    """Every track of the partition, refused ones too: also those whose id no split can have."""
     read = h5_files.read_file if partition.kind == H5 else mm_files.read_folder
-    return read(partition.root, partition.path, partition.records, contract)
+    for track in read(partition.root, partition.path, partition.records, contract):
+        if not track.id.isprintable() or len(track.id.encode()) > _MAX_ID or not (track.id or track.refused):
+            track.refuse("bad_id", f"{len(track.id)} characters, which are no id")
+            for field in ("id", "file", "key", "problem"):
+                setattr(track, field, ascii(getattr(track, field))[1:-1])
+        yield track
 
 
-def report(stage: str, scope: str, tracks: Iterable[Track], contract: Contract) -> dict:
+def report(stage: str, scope: str, tracks: Sequence[Track], contract: Contract) -> dict:
     """A ledger of tracks and, by name, everything refused or remarkable: also short tracks and ids that
     differ in case only."""
-    tracks = list(tracks)
     ledger = Ledger(stage, scope, "track", rows_in=len(tracks))
     ledger.rejected.update(track.refused for track in tracks if track.refused)
     good = [track for track in tracks if not track.refused]

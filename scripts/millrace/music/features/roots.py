@@ -7,14 +7,16 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from millrace.common.errors import MillraceError
 
 SPLITS = ("train", "valid", "test")
 _SPLIT_NAMES = {"val": "valid", "validation": "valid", "verify": "test"}
 H5_ENDINGS = (".h5", ".hdf5", ".hdf")
-# Where the published tree has its folders of .mm files below the root that a user names.
-_MM_BASES = ("", "cqt", "magnitude_cqt/cqt", "*/magnitude_cqt/cqt")
+_PUBLISHED = "magnitude_cqt/cqt"  # where the published tree has its folders of .mm files
+_LEVELS = 5  # of folders in which HDF5 files are looked for
+_MAX_NAME = 200
 
 
 class Root:
@@ -22,66 +24,82 @@ class Root:
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
-        self._names, self.chunk = cache(self._list), cache(self._chunk)
+        # Each folder is listed once, each pointer followed once.
+        self._names, self.places, self._h5 = cache(self._list), cache(self._places), cache(self._h5_file)
 
-    def _list(self, folder: str) -> frozenset[str]:
+    def _list(self, folder: str) -> dict[str, bool]:
+        """Names in a folder, and whether each is a folder; a link to a folder above it is none."""
+        here = os.path.join(os.path.realpath(self.path / folder), "")
+
+        def is_folder(entry: os.DirEntry) -> bool:
+            if entry.is_symlink():
+                return os.path.isdir(entry) and not here.startswith(os.path.join(os.path.realpath(entry), ""))
+            return entry.is_dir()
+
         try:
-            return frozenset(os.listdir(self.path / folder))
+            with os.scandir(here) as entries:
+                return {entry.name: is_folder(entry) for entry in entries}
+        except PermissionError as error:
+            raise MillraceError("cannot be listed", error.filename, "Allow reading the folder") from None
         except OSError:
-            return frozenset()
+            return {}
 
-    def has(self, relative: str) -> bool:
-        """Whether the file is there; each folder is listed once."""
-        folder, _, name = relative.rpartition("/")
-        return name in self._names(folder) and (not folder or self.has(folder))
+    def _folders(self, folder: str) -> list[str]:
+        return [os.path.join(folder, name) for name, is_folder in self._names(folder).items() if is_folder]
 
-    def resolve(self, pointer: str) -> str | None:
-        r"""The path below this root that a pointer from any machine means, or None.
+    def _places(self, kind: str) -> dict[str, None]:
+        """HDF5 files or folders of .mm files, sorted. Raises MillraceError if one cannot name a partition."""
+        places, folders = [], [""]
+        if kind == "h5":  # at any of the first levels, but what macOS writes beside a file
+            for _ in range(_LEVELS):
+                paths = [os.path.join(folder, name) for folder in folders for name in self._names(folder)]
+                places += [
+                    path for path in paths if path.lower().endswith(H5_ENDINGS) and "/._" not in f"/{path}"
+                ]
+                folders = [path for folder in folders for path in self._folders(folder)]
+        else:  # of two characters, also where the published tree has them
+            folders += ["cqt", _PUBLISHED, *(f"{folder}/{_PUBLISHED}" for folder in self._folders(""))]
+            paths = [path for folder in folders for path in self._folders(folder)]
+            places = [path for path in paths if len(os.path.basename(path)) == 2]
+        for path in places:
+            if not path.isprintable() or len(quote(path, safe="")) > _MAX_NAME:
+                problem = f"the path {path!a} is too long or not printable"
+                raise MillraceError(problem, str(self.path), "Rename it")
+        return dict.fromkeys(sorted(places))
 
-        `D:\old\place\a.h5`, `/dead/place/a.h5` and `../a.h5` all lead to `a.h5`, or to `place/a.h5` if
-        that exists: the longest end of the pointer wins.
+    def _ends(self, pointer: str) -> list[str]:
+        r"""Paths below this root that a pointer from any machine may mean, the longest first.
+
+        `D:\old\place\a.h5`, `/dead/place/a.h5` and `../a.h5` all lead to `a.h5`, or to `place/a.h5`.
         """
         parts = [part for part in re.split(r"[\\/]+", pointer) if part not in ("", ".")]
-        while parts and (parts[0] == ".." or re.fullmatch(r"[A-Za-z]:", parts[0])):
-            parts = parts[1:]
-        ends = ("/".join(parts[start:]) for start in range(len(parts)))
-        return next((end for end in ends if ".." not in end.split("/") and self.has(end)), None)
+        return ["/".join(parts[start:]) for start in range(len(parts))]
 
-    def _chunk(self, pointer: str | int) -> str | None:
-        """The HDF5 file that `h5_chunk` means (a name, a path, or the number in its name), or None.
+    def find(self, kind: str, pointer: str | int) -> str | None:
+        """The HDF5 file (kind h5), or the .mm file in one of the folders (mm), that a pointer means, or None.
 
         Raises MillraceError if a number fits several files.
         """
-        if isinstance(pointer, str) and not re.fullmatch(r"\d+", pointer.strip()):
-            return self.resolve(pointer)
-        numbers = ((file, re.search(r"(\d+)\.\w+$", file)) for file in self.h5_files())
-        files = [file for file, digits in numbers if digits and int(digits[1]) == int(pointer)]
+        if kind == "h5":
+            return self._h5(pointer)
+        pairs = ((end, *end.rpartition("/")[::2]) for end in self._ends(pointer))
+        return next(
+            (end for end, at, name in pairs if at in self.places("mm") and name in self._names(at)), None
+        )
+
+    def _h5_file(self, pointer: str | int) -> str | None:
+        """A name, a path, or the number in its name."""
+        places = self.places("h5")
+        if not (text := str(pointer).strip()).isdecimal():
+            ends = self._ends(text)
+            names = [file for file in places if os.path.basename(file) in ends[-1:]]
+            return next((end for end in ends if end in places), names[0] if len(names) == 1 else None)
+        number = re.compile(rf"(?<!\d)0*{text.lstrip('0') or 0}\.\w+$")
+        files = [file for file in places if number.search(file)]
         if len(files) > 1:
             problem = f"chunk {pointer} may be {files[0]} or {files[1]}"
             raise MillraceError(problem, str(self.path), "Give h5_chunk as a file name")
         return files[0] if files else None
-
-    def places(self, kind: str) -> list[str]:
-        """HDF5 files (kind h5) or folders of .mm files."""
-        return self.h5_files() if kind == "h5" else self.mm_folders()
-
-    def h5_files(self) -> list[str]:
-        """All HDF5 files at the root and one folder below, sorted."""
-        names = sorted(self._names(""))
-        below = (f"{name}/{inner}" for name in names for inner in sorted(self._names(name)))
-        return [name for name in [*names, *below] if name.lower().endswith(H5_ENDINGS)]
-
-    def mm_folders(self) -> list[str]:
-        """All folders of two characters that may hold .mm files, below the places of the published tree."""
-        bases = [place for base in _MM_BASES for place in (self.path.glob(base) if base else [self.path])]
-        folders = {
-            os.path.relpath(entry.path, self.path).replace(os.sep, "/")
-            for base in bases
-            if base.is_dir()
-            for entry in os.scandir(base)
-            if len(entry.name) == 2 and entry.is_dir()
-        }
-        return sorted(folders)
 
 
 def split_name(name: str) -> str:

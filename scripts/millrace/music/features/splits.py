@@ -26,7 +26,6 @@ class Split:
     name: str
     path: str
     cliques: dict[str, list[dict[str, Any]]]
-    without_id: int = 0
 
     @property
     def ids(self) -> list[str]:
@@ -56,9 +55,7 @@ def read_split(path: str | os.PathLike, name: str) -> Split:
     if not right:
         problem = "not a split: cliques, each a list of versions with youtube_id, are expected"
         raise MillraceError(problem, os.fspath(path), "Set path.splits to the .train, .val and .test files")
-    split = Split(split_name(name), os.fspath(path), cliques)
-    split.without_id = sum(not video_id(version) for clique in cliques.values() for version in clique)
-    return split
+    return Split(split_name(name), os.fspath(path), cliques)
 
 
 def coverage(
@@ -92,7 +89,7 @@ def coverage(
     facts |= {"cliques": cliques, "cliques_found": len(filtered), "hours": hours, "line": line}
     facts |= {"missing": total - found, "missing_fraction": 1 - found / total if total else 0.0}
     facts["sources"] = {prefer: preferred, SOURCES[prefer == H5]: len(used) - preferred}
-    facts["without_id"] = split.without_id
+    facts["without_id"] = sum(not video_id(each) for clique in split.cliques.values() for each in clique)
     return facts, [{"split": split.name, **row} for row in lost], filtered
 
 
@@ -120,7 +117,7 @@ def without_leaks(split: Split, rows: Iterable[Mapping[str, str]]) -> Split:
         for name, clique in split.cliques.items()
         if name not in names
     }
-    return Split(split.name, split.path, kept, split.without_id)
+    return Split(split.name, split.path, kept)
 
 
 def write_filtered(split: Split, filtered: Mapping[str, list[dict]], folder: str | os.PathLike) -> Path:

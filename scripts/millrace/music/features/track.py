@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from millrace.common import atomic
-from millrace.common.errors import MillraceError, own_file
+from millrace.common.errors import own_file
 
 H5, MM = "h5", "mm"
 # How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the rest.
@@ -49,6 +49,17 @@ class Contract:
         return ""
 
 
+class Refused(Exception):
+    """Features that cannot be used. `reason` is a slug for counts, the message names what there is."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        self.reason = reason
+        super().__init__(reason, words)
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+
 @dataclasses.dataclass
 class Track:
     """Features of the recording `id` in `file` (relative to its root), or why they are refused.
@@ -75,7 +86,6 @@ class Track:
     filters: str = ""
     addresses: Sequence[int] = ()
     hop: float = math.nan
-    layout: str = ""
     facts: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
     refused: str = ""
@@ -115,7 +125,5 @@ def read_tracks(path: str | Path) -> list[Track]:
     """The tracks of a partition's table."""
     import pyarrow.parquet as pq
 
-    if not Path(path).exists():
-        raise MillraceError("no table of features there", str(path), "Build the partition first")
     with own_file(path):
         return [Track(**row) for row in pq.read_table(path).to_pylist()]

@@ -14,15 +14,13 @@ import numpy as np
 _CLEAR = 0.85  # correlation of a bass bin's neighbouring frames: certainly this reading
 _MARGIN = 0.04  # by which another reading must be worse
 _ROUGH = 0.75  # below this no CQT of 23 ms frames
-_NOISE = 0.05  # correlations of independent random numbers
 _STRETCH = 1 << 22  # values that correlations are taken from
 
 
 def refusal(blocks: Iterable[np.ndarray]) -> tuple[str, str]:
-    """(reason, words) why values cannot be fed to the model; ("", "") if they can.
+    """(reason, words) why values, given in pieces, cannot be fed to the model; ("", "") if they can.
 
-    `blocks` are pieces of the track. Linear magnitudes are expected: decibels, zeros and NaN would reach the
-    model as scaled-up noise.
+    Linear magnitudes are expected: decibels, zeros and NaN would reach the model as scaled-up noise.
     """
     low, high, negative, total, bad = np.inf, -np.inf, 0, 0, 0
     for block in blocks:
@@ -32,23 +30,23 @@ def refusal(blocks: Iterable[np.ndarray]) -> tuple[str, str]:
             negative += int((block < 0).sum()) if least < 0 else 0
         else:
             bad += int((~np.isfinite(block)).sum())
-    if not total:
-        return "empty", "no frames"
-    if bad:
-        return "not_finite", f"{bad} of {total} values are NaN or infinite"
-    if low <= -10 and -low > high:
-        words = f"values from {low:g} to {high:g} are decibels; linear magnitudes are needed"
-        return "decibel", f"{words}: 10 ** (dB / 20)"
-    if negative > 0.01 * total:
-        return "negative", f"{negative} of {total} values are below 0, down to {low:g}: no magnitudes"
-    if high == low:
-        return ("zero", "all values are 0") if high == 0 else ("constant", f"all values are {high:g}")
-    return "", ""
+    span = f"values from {low:g} to {high:g}"
+    refusals = (
+        ("empty", not total, "no frames"),
+        ("not_finite", bad, f"{bad} of {total} values are NaN or infinite"),
+        ("decibel", low <= -10 and -low > high, f"{span} are decibels; needed: 10 ** (dB / 20)"),
+        ("negative", negative > 0.01 * total, f"{negative} of {total} values are below 0; {span}"),
+        ("zero", low == high == 0, "all values are 0"),
+        ("constant", low == high, f"all values are {high:g}"),
+    )
+    return next(((reason, words) for reason, is_so, words in refusals if is_so), ("", ""))
 
 
 def bass_correlation(frames: np.ndarray) -> float:
-    """Correlation of neighbouring frames over the lowest octave of (T, C) values."""
-    return _correlation(frames[: max(2, _STRETCH // frames.shape[1]), :12], 1, 0)
+    """Correlation of neighbouring frames over the lowest octave of (T, C) values, each bin about its mean."""
+    bass = frames[: max(2, _STRETCH // frames.shape[1]), :12]
+    centred = bass - bass.mean(0, dtype=np.float64)
+    return float((centred[1:] * centred[:-1]).sum() / max((centred**2).sum(), 1e-30))
 
 
 def time_axis(values: np.ndarray, bins: int) -> int | None:
@@ -59,22 +57,9 @@ def time_axis(values: np.ndarray, bins: int) -> int | None:
     return best if clear else None
 
 
-def is_too_rough(frames: np.ndarray, short: bool) -> bool:
-    """Whether (T, C) frames cannot follow each other within 30 ms, so that they were averaged over time.
-
-    Independent random numbers pass unless the track would be `short`: they are no CQT at any hop.
-    """
-    rough = bass_correlation(frames)
-    is_noise = abs(rough) < _NOISE and abs(_correlation(frames[: _STRETCH // 84], 0, 1)) < _NOISE
-    return rough < _ROUGH and (short or not is_noise)
-
-
-def _correlation(frames: np.ndarray, lag: int, neighbour: int) -> float:
-    """Correlation of (T, C) values, each bin about its mean, with those `lag` frames or a bin further."""
-    centred = frames - frames.mean(0, dtype=np.float64)
-    count, width = len(centred) - lag, centred.shape[1] - neighbour
-    product = (centred[lag:, neighbour:] * centred[:count, :width]).sum()
-    return float(product / max((centred**2).sum(), 1e-30))
+def is_too_rough(frames: np.ndarray) -> bool:
+    """Whether (T, C) frames cannot follow each other within 30 ms, so that they were averaged over time."""
+    return bass_correlation(frames) < _ROUGH
 
 
 def float_kind(raw: bytes) -> str | None:

@@ -48,10 +48,7 @@ def facts(index: FeatureIndex, number: int, contract: Contract, prefer: str = H5
     finite = values[np.isfinite(values)]
     seconds = track.frames * track.hop
     return {
-        "id": track.id,
-        "source": track.source,
-        "file": track.file,
-        "key": track.key,
+        **{name: getattr(track, name) for name in ("id", "source", "file", "key")},
         "offset": track.offset if track.offset >= 0 else None,
         "layout": {"raw": "contiguous", "chunks": "chunked", BY_H5PY: "filtered or virtual"}[track.storage],
         "orientation": ("(T, C)", "(C, T)")[track.time_axis],
