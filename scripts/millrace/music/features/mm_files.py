@@ -91,9 +91,8 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     track.facts = {"bins": "config", "dtype": origin, "orientation": origin, "shape": origin}
     if any(refusal := values.refusal([flat])):
         raise Refused(*refusal)
-    track.time_axis = int(kind == "<f4")
-    track.pitch = track.frames if track.time_axis else bins
-    _check_orientation(track, flat, shape, origin)
+    _orient(track, flat, shape, origin)
+    track.pitch = bins if track.time_axis == 0 else track.frames
     _find_hop(track, flat, record, contract)
 
 
@@ -109,34 +108,36 @@ def _shape(sidecar: Path) -> list[int]:
     raise Refused("bad_sidecar", f"{sidecar.name} holds no shape of two whole numbers")
 
 
-def _check_orientation(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
-    """float16 is (T, C) and float32 is (C, T), unless the shape beside the file or the values contradict. A
-    shape of the JSONL may be of (C, T) whatever is stored: then the values must agree."""
-    axis, kind, (own, other) = (
-        track.time_axis,
-        np.dtype(track.dtype),
-        ("TC", "CT")[:: 1 - 2 * track.time_axis],
-    )
+def _orient(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
+    """Set the time axis: a shape beside the file is that of its bytes, one of the JSONL may be of (C, T)
+    whatever is stored, so that the values have a say."""
     stated = None if shape[0] == shape[1] or origin == "inferred" else int(shape[0] == track.bins)
-    likely, is_beside = values.time_axis(flat, track.bins), origin == "sidecar"
-    # Published values that were averaged over time look like (C, T): _find_hop names them.
-    if (likely == 1 - axis and not (is_beside and axis == 0)) or (is_beside and stated == 1 - axis):
-        words = f"{kind} is read as {own}, but its shape or its values are {other}: store it as HDF5"
-        raise Refused("orientation_contradicts", words)
-    if likely is None and not is_beside and stated != axis:
-        raise Refused("orientation_unknown", f"is its {kind} {own}? {_REMEDY}")
+    likely, names = values.time_axis(flat, track.bins), ("(T, C)", "(C, T)")
+    if stated is not None and origin == "sidecar":
+        track.time_axis = stated
+        # In the published form only averaging over time makes neighbouring frames differ: see _find_hop.
+        if likely == 1 - stated and (stated == 1 or track.dtype == "<f4"):
+            words = f"the values are {names[likely]}, its .npy says {names[stated]}"
+            raise Refused("orientation_contradicts", words)
+    elif likely is not None:
+        track.time_axis, track.facts["orientation"] = likely, "inferred"
+    elif stated is None or (stated == 1 and track.dtype == "<f2"):
+        # Published float16 files are (T, C), whatever order the JSONL has.
+        words = f"{np.dtype(track.dtype)} of shape (T, C) or (C, T)? {_REMEDY}"
+        raise Refused("orientation_unknown", words)
+    else:
+        track.time_axis = stated
 
 
 def _find_hop(track: Track, flat: np.ndarray, record: Record, contract: Contract) -> None:
     """The hop is what the JSONL says; else that of the published files, if the values allow it."""
-    is_published = track.dtype == "<f2"
+    is_published = track.dtype == "<f2" and track.time_axis == 0
     hops = (record.hop, "jsonl"), (is_published and PUBLISHED_HOP, "inferred"), (contract.hop, "config")
     track.hop, track.facts["hop"] = next(hop for hop in hops if hop[0])
     if track.facts["hop"] != "inferred":
         return
-    if values.is_too_rough(flat.reshape(-1, track.bins)):
-        words = (
-            f"{track.frames} frames that change too much from one to the next for a hop of {track.hop:.4f} s"
-        )
-        words += ": averaged over time? State hop_s in the JSONL if it is something else"
+    seconds = track.frames * track.hop
+    if values.is_too_rough(flat.reshape(-1, track.bins), short=seconds < contract.shingle):
+        words = f"frames change too much from one to the next for a hop of {track.hop:.4f} s ({seconds:.1f} s"
+        words += " in all): averaged over time? State hop_s in the JSONL if it is something else"
         raise Refused("downsampled", words)

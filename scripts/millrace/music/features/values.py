@@ -14,6 +14,7 @@ import numpy as np
 _CLEAR = 0.85  # correlation of a bass bin's neighbouring frames: certainly this reading
 _MARGIN = 0.04  # by which another reading must be worse
 _ROUGH = 0.75  # below this no CQT of 23 ms frames
+_NOISE = 0.05  # correlations of independent random numbers
 _STRETCH = 1 << 22  # values that correlations are taken from
 
 
@@ -43,10 +44,8 @@ def refusal(blocks: Iterable[np.ndarray]) -> tuple[str, str]:
 
 
 def bass_correlation(frames: np.ndarray) -> float:
-    """Correlation of neighbouring frames over the lowest octave of (T, C) values, each bin about its mean."""
-    bass = frames[: max(2, _STRETCH // frames.shape[1]), :12]
-    centred = bass - bass.mean(0, dtype=np.float64)
-    return float((centred[1:] * centred[:-1]).sum() / max((centred**2).sum(), 1e-30))
+    """Correlation of neighbouring frames over the lowest octave of (T, C) values."""
+    return _correlation(frames[: max(2, _STRETCH // frames.shape[1]), :12], 1, 0)
 
 
 def time_axis(values: np.ndarray, bins: int) -> int | None:
@@ -57,9 +56,22 @@ def time_axis(values: np.ndarray, bins: int) -> int | None:
     return best if clear else None
 
 
-def is_too_rough(frames: np.ndarray) -> bool:
-    """Whether (T, C) frames cannot follow each other within 30 ms, so that they were averaged over time."""
-    return bass_correlation(frames) < _ROUGH
+def is_too_rough(frames: np.ndarray, short: bool) -> bool:
+    """Whether (T, C) frames cannot follow each other within 30 ms, so that they were averaged over time.
+
+    Independent random numbers pass unless the track would be `short`: they are no CQT at any hop.
+    """
+    rough = bass_correlation(frames)
+    is_noise = abs(rough) < _NOISE and abs(_correlation(frames[: _STRETCH // 84], 0, 1)) < _NOISE
+    return rough < _ROUGH and (short or not is_noise)
+
+
+def _correlation(frames: np.ndarray, lag: int, neighbour: int) -> float:
+    """Correlation of (T, C) values, each bin about its mean, with those `lag` frames or a bin further."""
+    centred = frames - frames.mean(0, dtype=np.float64)
+    count, width = len(centred) - lag, centred.shape[1] - neighbour
+    product = (centred[lag:, neighbour:] * centred[:count, :width]).sum()
+    return float(product / max((centred**2).sum(), 1e-30))
 
 
 def float_kind(raw: bytes) -> str | None:
