@@ -35,7 +35,9 @@ def convert(plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, t
     with cli.Progress(total, "images", "convert") as progress, ThreadPoolExecutor(threads) as pool:
         for plan in plans:
             noted = read_facts(folder / plan.name)
-            if noted.get("dealt") == plan.digest(split["pixels"]):
+            # What could not be read may be readable now.
+            is_read = all(reason != "unreadable" for _, reason, _ in noted.get("rejects", ()))
+            if is_read and noted.get("dealt") == plan.digest(split["pixels"]):
                 kept += 1
                 progress.advance(len(plan.rows), len(noted["rejects"]))
             else:
@@ -90,14 +92,16 @@ def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
     """An image as a record holds it, or why it is unusable; and what is odd about it."""
     path = source / row[0]
     try:
+        if row[1] < 0:
+            raise Unusable("missing", "a link to nowhere, or no regular file")
         content = path.read_bytes()
         image, odd = read_image(content, pixels["exif"], path.suffix)
+        if pixels["layout"] != ENCODED:
+            return resized(image, pixels["resize"], pixels["crop"]), odd
     except OSError as error:
         return Unusable("unreadable", error.strerror or str(error)), []
     except Unusable as error:
         return error, []
-    if pixels["layout"] != ENCODED:
-        return resized(image, pixels["resize"], pixels["crop"]), odd
     if len(content) != row[1]:
         raise MillraceError("has changed since it was listed", str(path), "Run the same command again")
     return content, odd

@@ -66,7 +66,8 @@ class _File:
                 words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
                 raise MillraceError(f"the index says {words}", self.path, "Make the set again")
             self.labels, first = h5["labels"][()].astype(np.int64), records.starts[number]
-            self.ids = h5["ids"][()] if "ids" in h5 else np.arange(first, first + entry.records)
+            # Ids of other programs may be anything.
+            self.ids = h5["ids"][()] if records.has_index else np.arange(first, first + entry.records)
             if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(records.classes):
                 words = f"has labels from {self.labels.min()} to {self.labels.max()}"
                 words += f", of {len(records.classes)} classes"

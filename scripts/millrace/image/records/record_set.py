@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError, own_file
+from millrace.common.errors import MillraceError, counted, own_file
 from millrace.image.records.deal import file_name as file_name
 from millrace.image.records.folder import VALIDATION
 from millrace.image.records.record_file import FIXED, RecordFile, multiset_digest, shape_of
 
 INDEX, LENGTHS = "records.json", "length.npy"
 _VERSION = 1
+_NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)\.h5")
 
 
 def validation_folder(root: str | os.PathLike) -> str:
@@ -89,10 +91,12 @@ class RecordSet:
         else:
             records = cls._counted(place)
         if (place / LENGTHS).exists():
-            with own_file(place / LENGTHS):
-                lengths = np.load(place / LENGTHS).reshape(-1)
-            if not np.array_equal(lengths, records.lengths):
-                shown = f"{lengths[:3].tolist()}..., the files hold {records.lengths[:3].tolist()}..."
+            try:
+                lengths = np.ravel(np.load(place / LENGTHS)).tolist()
+            except (ValueError, EOFError):
+                lengths = ["nothing that can be read"]
+            if lengths != records.lengths.tolist():
+                shown = f"{lengths[:3]}..., the files hold {records.lengths[:3].tolist()}..."
                 words = f"says {shown} ({len(records.files)} files in sorted order)"
                 remedy = "Delete it if files were added: it is then counted"
                 raise MillraceError(words, str(place / LENGTHS), remedy)
@@ -103,8 +107,19 @@ class RecordSet:
         """A set without an index: its files in sorted order."""
         from millrace.common.loading.h5 import open_h5
 
-        files, kinds, counts = [], {}, Counter[int]()
-        for path in sorted(place.glob("*.h5")):
+        files, kinds, counts, paths = [], {}, Counter[int](), sorted(place.glob("*.h5"))
+        named = Counter(
+            _NUMBERED.sub(r"\1 \2", path.name) for path in paths if _NUMBERED.fullmatch(path.name)
+        )
+        if any(len(paths) != int(each.split()[-1]) for each in named):
+            shown = ", ".join(
+                f"{count} of {each.split()[-1]} {each.split()[0]}" for each, count in named.items()
+            )
+            words = f"holds {counted(len(paths), 'file')} that are not one whole set: {shown}"
+            raise MillraceError(
+                words, str(place), "Bring what is missing, and move away what is of another set"
+            )
+        for path in paths:
             try:
                 with open_h5(str(path)) as h5:
                     if "facts" in h5:

@@ -131,8 +131,7 @@ class RecordBatches:
             block, number = self._block(file, at - at % BLOCK, BLOCK), at % BLOCK
             image, record = block.images[number], int(block.ids[number])
             try:
-                is_fixed = records.layout == FIXED
-                pictures.append(Image.fromarray(image) if is_fixed else read_image(image, records.exif)[0])
+                pictures.append(self._picture(image))
                 labels.append(int(block.labels[number]))
                 ids.append(record)
             except Unusable as error:
@@ -147,12 +146,20 @@ class RecordBatches:
         tensors = torch.from_numpy(images), torch.tensor(labels, dtype=torch.int64)
         return Batch(request.step, request.epoch, *tensors, ids, len(request.rows), bad, request.filler)
 
+    def _picture(self, image: np.ndarray) -> Image.Image:
+        """The RGB image of a record; without random crops its middle, at `size`. Raises Unusable."""
+        is_fixed, exif = self._reader.records.layout == FIXED, self._reader.records.exif
+        picture = Image.fromarray(image) if is_fixed else read_image(image, exif)[0]
+        if self.augment != "none":
+            return picture
+        # 256 for 224; records of a fixed size have been resized.
+        shorter = min(picture.size) if is_fixed else round(self.size * 256 / 224)
+        return Image.fromarray(resized(picture, shorter, self.size))
+
     def _cropped(self, pictures: list[Image.Image], ids: np.ndarray) -> list[np.ndarray]:
         """The pictures at their size, uint8."""
         if self.augment == "none":
-            # 256 for 224; records of a fixed size have been resized.
-            is_fixed, shorter = self._reader.records.layout == FIXED, round(self.size * 256 / 224)
-            return [resized(each, min(each.size) if is_fixed else shorter, self.size) for each in pictures]
+            return [np.asarray(each) for each in pictures]
         sizes = np.array([each.size for each in pictures])
         boxes, flips = random_crops(self.seed, self._epoch, ids, sizes)
         flips &= self.augment == "crop_flip"

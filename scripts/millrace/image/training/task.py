@@ -59,11 +59,12 @@ class ImageTask:
         self.check: Callable[[], None] = lambda: None
         self.train, self.val = RecordSet.open(root), RecordSet.open(root, validation_folder(root))
         check_classes(self.train, self.val)
-        self.image_size = options.image_size or (self.val.size[0] if self.val.size else 224)
-        if self.val.size and self.image_size > min(self.val.size):
-            words = f"--image-size {self.image_size} is more than the records' {min(self.val.size)} pixels"
-            remedy = "Take a smaller one, or 0 for that of the records"
-            raise MillraceError(words, str(self.val.folder), remedy)
+        self.image_size = options.image_size or (min(self.val.size) if self.val.size else 224)
+        for records in (self.val, *([self.train] if options.augment == "none" else [])):
+            if records.size and self.image_size > min(records.size):
+                words = f"--image-size {self.image_size} is more than the records' {min(records.size)} pixels"
+                remedy = "Take a smaller one, or 0 for that of val's records"
+                raise MillraceError(words, str(records.folder), remedy)
         share = self.ranks.local_world_size
         streams, batch_size = math.ceil(options.workers / share), max(options.batch_size // share, 1)
         self._shape = Shape(batch_size, max(streams, 1), options.mixed_batches)
