@@ -44,7 +44,7 @@ def test_a_stop_exits_with_the_code_of_a_requeue_and_the_same_command_goes_on(tm
         assert create_epochs.main([*flags, f"--report={report}", "--memory=1"]) == 0
         assert list(epochs.whole(tmp_path)) == [1, 2] and trainer.is_ready(2)
     assert '"epoch": 2' in report.read_text() and '"worst_class": 1.0' in report.read_text()
-    assert create_epochs.main([*flags, "--memory=0.001"]) == 1
+    assert create_epochs.main([*flags, "--memory=1e-7"]) == 1
     assert "Not one file fits" in capsys.readouterr().err
 
 

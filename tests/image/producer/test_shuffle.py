@@ -96,7 +96,7 @@ def test_memory_and_disk_that_do_not_suffice_are_refused_with_what_fits(tmp_path
     with pytest.raises(MillraceError, match="Give --shuffle_pool 3, the most that fits"):
         production.check_memory(records, 4, int(sizes[2]))
     with pytest.raises(MillraceError, match="Not one file fits"):
-        production.check_memory(records, 4, 1000)
+        production.check_memory(records, 4, 100)
     production.check_disk(records, tmp_path, 1, None)
     vast = dataclasses.replace(records, files=[RecordFile("a", 1, shutil.disk_usage(tmp_path).free // 3)])
     with pytest.raises(MillraceError, match=r"at most 6 epochs of .* or give --allowed-ahead [12]$"):

@@ -48,7 +48,7 @@ def test_a_file_that_is_written_in_pieces_is_the_same_bytes(tmp_path, size):
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
     with (
-        pytest.raises(ValueError, match="images are float32"),
+        pytest.raises(ValueError, match="an image is float32"),
         record_writer(tmp_path / "x.h5", 2, (4, 6)) as writer,
     ):
         writer.append(np.zeros((2, 4, 6, 3), np.float32), [0, 0], [0, 1])

@@ -23,7 +23,6 @@ from millrace.image.records.reader import RecordReader, Records
 from millrace.image.records.record_file import FIXED, RecordFile, multiset_digest, record_writer
 from millrace.image.records.record_set import RecordSet, file_name
 
-_CHUNK = 16 << 20  # bytes that are gathered and written at once
 _THREADS = 2  # files that are read or written at once
 
 
@@ -36,7 +35,7 @@ def pool_bytes(records: RecordSet) -> np.ndarray:
     """Bytes of memory that pools of 1, 2, ... files take at most."""
     is_fixed = records.layout == FIXED
     sizes = records.lengths * np.prod((*records.size, 3)) if is_fixed else [f.bytes for f in records.files]
-    return np.cumsum(np.sort(sizes)[::-1]) + _THREADS * _CHUNK
+    return np.cumsum(np.sort(sizes)[::-1])
 
 
 def _digest_of(records: RecordSet) -> str:
@@ -121,10 +120,6 @@ class EpochMaker:
         self, images: Any, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray
     ) -> RecordFile:
         encoded = 0 if self._size else sum(images[row].nbytes for row in rows)
-        each = int(np.prod((*self._size, 3))) if self._size else encoded // max(1, len(rows)) + 1
-        step = max(1, _CHUNK // each)
         with record_writer(path, len(rows), self._size, encoded, is_scratch=True) as writer:
-            for part in np.split(rows, range(step, len(rows), step)):
-                chosen = np.take(images, part, axis=0) if self._size else [images[row] for row in part]
-                writer.append(chosen, labels[part], ids[part])
+            writer.append((images[row] for row in rows), labels[rows], ids[rows])
         return writer.file

@@ -77,7 +77,7 @@ def _write(
                 odd.update(words)
             if good:
                 images, labels, ids = zip(*good, strict=True)
-                writer.append(np.stack(images) if size else images, labels, ids)
+                writer.append(images, labels, ids)
             if progress:
                 progress.advance(len(rows), len(rows) - len(good))
         if facts and rejects:

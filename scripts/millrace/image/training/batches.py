@@ -124,7 +124,7 @@ class RecordBatches:
             self.close()
             self._epoch, self._reader = request.epoch, RecordReader(self.records_of(request.epoch))
             self._block = lru_cache(self.blocks)(self._reader.read)
-        pictures, labels, ids, bad = [], [], [], []
+        pictures, labels, ids, bad = [], [], [], list[BadSample]()
         records = self._reader.records
         for row in request.rows.tolist():
             file, at = records.locate(row)
@@ -137,8 +137,6 @@ class RecordBatches:
             except Unusable as error:
                 message = f"{records.path(file)}, record {record}: {error}"
                 bad.append(BadSample(row, record, error.reason, message))
-        if modes := {each.mode for each in pictures} - {"RGB"}:
-            raise MillraceError(f"images are {', '.join(modes)}, not RGB", f"step {request.step}")
         ids = np.array(ids, np.int64)
         images = np.stack(self._cropped(pictures, ids)) if pictures else np.zeros((0, 1, 1, 3), np.uint8)
         if request.following is None:
@@ -146,21 +144,21 @@ class RecordBatches:
         tensors = torch.from_numpy(images), torch.tensor(labels, dtype=torch.int64)
         return Batch(request.step, request.epoch, *tensors, ids, len(request.rows), bad, request.filler)
 
-    def _picture(self, image: np.ndarray) -> Image.Image:
-        """The RGB image of a record; without random crops its middle, at `size`. Raises Unusable."""
+    def _picture(self, image: np.ndarray) -> np.ndarray:
+        """The RGB pixels of a record; without random crops its middle, at `size`. Raises Unusable."""
         is_fixed, exif = self._reader.records.layout == FIXED, self._reader.records.exif
-        picture = Image.fromarray(image) if is_fixed else read_image(image, exif)[0]
+        image = image if is_fixed else read_image(image, exif)[0]
         if self.augment != "none":
-            return picture
-        # 256 for 224; records of a fixed size have been resized.
-        shorter = min(picture.size) if is_fixed else round(self.size * 256 / 224)
-        return Image.fromarray(resized(picture, shorter, self.size))
+            return np.asarray(image)
+        if is_fixed:  # has been resized
+            return resized(Image.fromarray(image), min(image.shape[:2]), self.size)
+        return resized(image, round(self.size * 256 / 224), self.size)  # 256 for 224
 
-    def _cropped(self, pictures: list[Image.Image], ids: np.ndarray) -> list[np.ndarray]:
+    def _cropped(self, pictures: list[np.ndarray], ids: np.ndarray) -> list[np.ndarray]:
         """The pictures at their size, uint8."""
         if self.augment == "none":
-            return [np.asarray(each) for each in pictures]
-        sizes = np.array([each.size for each in pictures])
+            return pictures
+        sizes = np.array([each.shape[1::-1] for each in pictures])
         boxes, flips = random_crops(self.seed, self._epoch, ids, sizes)
         flips &= self.augment == "crop_flip"
         parts = zip(pictures, boxes, flips, strict=True)
