@@ -63,7 +63,7 @@ class RecordWriter:
         self.labels, self.ids, self.lengths = list[int](), list[int](), list[int]()
 
     def append(self, images: Iterable[Any], labels: Iterable[int], ids: Iterable[int]) -> None:
-        """Add records; each image uint8 (H, W, 3) or encoded bytes. What is large is written without a copy."""
+        """Add records; each image uint8 (H, W, 3) or encoded bytes, written from where it lies."""
         for image in images:
             if self.size and (image.dtype, image.shape) != (np.uint8, (*self.size, 3)):
                 raise ValueError(f"an image is {image.dtype} {image.shape}, not uint8 ({self.size}, 3)")
