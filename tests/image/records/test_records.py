@@ -125,7 +125,7 @@ def test_a_length_file_that_is_missing_is_counted_and_one_that_is_wrong_is_refus
     [
         (["0-of-3", "1-of-3"], "2 of 3 train"),
         (["0-of-2", "1-of-2", "0-of-1"], "1 of 1 train, 2 of 2 train"),
-        (["0-of-2", "1-of-2", "1-of-2 copy"], "3 files that are not one whole set: 2 of 2 train"),
+        (["0-of-2", "1-of-2", "1-of-2 copy"], "3 record files that are not one whole set: 2 of 2 train"),
     ],
 )
 def test_files_of_others_that_are_no_whole_set_are_refused(tmp_path, names, words):
@@ -145,8 +145,12 @@ def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
         check_classes(RecordSet.open(tmp_path), RecordSet.open(tmp_path, "val"))
 
 
-def test_our_own_files_without_their_index_are_not_finished(tmp_path):
-    (write_set(tmp_path, [2, 2]).folder / "records.json").unlink()
+def test_our_own_files_without_their_index_or_each_other_are_not_finished(tmp_path):
+    folder = write_set(tmp_path, [2, 2]).folder
+    (folder / "train-00001-of-00002.h5").rename(tmp_path / "away")
+    with pytest.raises(MillraceError, match="1 of 2 files of its index are missing: train-00001"):
+        RecordSet.open(tmp_path)
+    (folder / "records.json").unlink()
     with pytest.raises(MillraceError, match="is missing: these records are not finished"):
         RecordSet.open(tmp_path)
 

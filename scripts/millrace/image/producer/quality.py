@@ -62,11 +62,6 @@ def label_run_entropy(labels: np.ndarray, run: int = 256) -> float:
     return float(np.mean(entropies))
 
 
-def mean_move(ids: np.ndarray) -> float:
-    """How far records lie from their place in the conversion, as a share of the epoch; a third if mixed."""
-    return float(np.abs(np.argsort(ids) - np.arange(len(ids))).mean() / len(ids))
-
-
 def neighbour_distance(ids: np.ndarray) -> float:
-    """How far neighbours of the conversion lie apart, as a share of the epoch; a third if mixed."""
+    """How far neighbours of the conversion have moved apart, as a share of the epoch; a third if mixed."""
     return float(np.abs(np.diff(np.argsort(ids))).mean() / len(ids))

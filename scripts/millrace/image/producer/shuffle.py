@@ -6,7 +6,7 @@ import dataclasses
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -29,6 +29,14 @@ _THREADS = 2  # files that are read or written at once
 def order(count: int, *numbers: int) -> np.ndarray:
     """The numbers below `count` in the random order that belongs to `numbers` (seed, epoch, ...)."""
     return np.argsort(hashing.mix(np.arange(count, dtype=np.uint64) ^ hashing.key(*numbers)), kind="stable")
+
+
+def groups(lengths: np.ndarray, pool: int, seed: int, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The files of each pool of an epoch, and the order in which the records of all of them are written."""
+    files = order(len(lengths), seed, epoch)
+    for start in range(0, len(files), pool):
+        group = files[start : start + pool]
+        yield group, order(int(lengths[group].sum()), seed, epoch, start + 1)
 
 
 def pool_bytes(records: RecordSet) -> np.ndarray:
@@ -86,15 +94,14 @@ class EpochMaker:
 
     def _write(self, epoch: int, folder: Path, report: Callable[[str], None]) -> RecordSet:
         total, written = len(self.records.files), list[RecordFile]()
-        drawn = order(total, self.seed, epoch)
+        drawn = groups(self.records.lengths, self.pool, self.seed, epoch)
         with Progress(total, "files", f"epoch {epoch}") as progress, ThreadPoolExecutor(_THREADS) as threads:
-            for start in range(0, total, self.pool):
-                report(f"makes epoch {epoch}: {start} of {total} files")
-                group = drawn[start : start + self.pool]
-                content = self._read(group, threads)
-                rows = np.array_split(order(len(content[2]), self.seed, epoch, start + 1), len(group))
+            for group, rows in drawn:
+                report(f"makes epoch {epoch}: {len(written)} of {total} files")
+                content, start = self._read(group, threads), len(written)
                 names = [folder / file_name(self.records.split, start + n, total) for n in range(len(group))]
-                for file in threads.map(partial(self._write_file, *content), names, rows):
+                parts = np.array_split(rows, len(group))
+                for file in threads.map(partial(self._write_file, *content), names, parts):
                     written.append(file)
                     progress.advance(1)
                     report(f"makes epoch {epoch}: {len(written)} of {total} files")
@@ -102,7 +109,7 @@ class EpochMaker:
         changes = {"epoch": epoch, "pool": self.pool, "ids_digest": self.digest, "source": self.digest}
         return dataclasses.replace(self.records, folder=folder, files=written, has_index=True, **changes)
 
-    def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> tuple[Any, np.ndarray, np.ndarray]:
+    def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> tuple[list, np.ndarray, np.ndarray]:
         """Images, labels and ids of a group of files."""
         ends = np.cumsum(self.records.lengths[group])
 
@@ -113,11 +120,11 @@ class EpochMaker:
                 return reader.read(int(group[number]), 0, count, out)
 
         parts = list(threads.map(read, range(len(group))))
-        images = self._buffer if self._size else [image for part in parts for image in part.images]
+        images = [image for part in parts for image in part.images]
         return images, np.concatenate([p.labels for p in parts]), np.concatenate([p.ids for p in parts])
 
     def _write_file(
-        self, images: Any, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray
+        self, images: list, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray
     ) -> RecordFile:
         encoded = 0 if self._size else sum(images[row].nbytes for row in rows)
         with record_writer(path, len(rows), self._size, encoded, is_scratch=True) as writer:

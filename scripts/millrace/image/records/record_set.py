@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError, counted, own_file
+from millrace.common.errors import MillraceError, own_file
 from millrace.image.records.deal import file_name as file_name
 from millrace.image.records.folder import VALIDATION
 from millrace.image.records.record_file import FIXED, RecordFile, multiset_digest, shape_of
@@ -77,14 +77,16 @@ class RecordSet:
             with own_file(place / INDEX):
                 content = jsonl.read(place / INDEX)
                 if content.pop("version") != _VERSION:
-                    words, remedy = (
-                        "was written by another version of Millrace",
-                        "Convert again, or use that version",
-                    )
-                    raise MillraceError(words, str(place / INDEX), remedy)
+                    words, remedy = "was written by another version", "Convert again, or use that version"
+                    raise MillraceError(f"{words} of Millrace", str(place / INDEX), remedy)
                 content["files"] = [RecordFile(**each) for each in content["files"]]
                 content["size"] = tuple(content["size"]) if content["size"] else None
                 records = cls(place, **content)
+            if missing := {file.name for file in records.files}.difference(os.listdir(place)):
+                words = (
+                    f"{len(missing)} of {len(records.files)} files of its index are missing: {min(missing)}"
+                )
+                raise MillraceError(words, str(place), "Bring them, or convert again: the others are kept")
             if len(records.counts) > len(records.classes):
                 words = f"labels up to {len(records.counts) - 1}, but {len(records.classes)} classes"
                 raise MillraceError(words, str(place / INDEX), "Convert train and val together")
@@ -107,19 +109,8 @@ class RecordSet:
         """A set without an index: its files in sorted order."""
         from millrace.common.loading.h5 import open_h5
 
-        files, kinds, counts, paths = [], {}, Counter[int](), sorted(place.glob("*.h5"))
-        named = Counter(
-            _NUMBERED.sub(r"\1 \2", path.name) for path in paths if _NUMBERED.fullmatch(path.name)
-        )
-        if any(len(paths) != int(each.split()[-1]) for each in named):
-            shown = ", ".join(
-                f"{count} of {each.split()[-1]} {each.split()[0]}" for each, count in named.items()
-            )
-            words = f"holds {counted(len(paths), 'file')} that are not one whole set: {shown}"
-            raise MillraceError(
-                words, str(place), "Bring what is missing, and move away what is of another set"
-            )
-        for path in paths:
+        files, kinds, counts = [], {}, Counter[int]()
+        for path in sorted(place.glob("*.h5")):
             try:
                 with open_h5(str(path)) as h5:
                     if "facts" in h5:
@@ -137,6 +128,14 @@ class RecordSet:
         if not files:
             remedy = f"Is it being written, or are the files elsewhere? An {INDEX} or *.h5 is needed"
             raise MillraceError("there are no record files", str(place), remedy)
+        # A name says of how many files it is one.
+        sets = Counter(name.groups() for each in files if (name := _NUMBERED.fullmatch(each.name)))
+        if any(len(files) != int(total) for _, total in sets):
+            shown = ", ".join(f"{count} of {int(total)} {name}" for (name, total), count in sets.items())
+            words = f"{len(files)} record files that are not one whole set: {shown}"
+            raise MillraceError(
+                words, str(place), "Bring what is missing, and move away what is of another set"
+            )
         kind, *others = kinds
         if others:
             words = f"holds files of different layouts, {kind} and {others[0]}"

@@ -131,17 +131,14 @@ def shuffle_quality(records: RecordSet, seed: int) -> list[dict[str, Any]]:
     orders["full shuffle"] = np.random.default_rng(seed).permutation(len(records))
     rows = []
     for name, ids in orders.items():
-        figures = {"label_run_entropy": quality.label_run_entropy(labels[ids])}
-        figures |= {"mean_move": quality.mean_move(ids), "neighbours": quality.neighbour_distance(ids)}
-        rows.append({"order": name, **figures})
+        entropy, distance = quality.label_run_entropy(labels[ids]), quality.neighbour_distance(ids)
+        rows.append({"order": name, "label_run_entropy": entropy, "neighbours": distance})
     return rows
 
 
 def epoch_order(records: RecordSet, pool: int, seed: int, epoch: int) -> np.ndarray:
     """Positions in `records` in the order in which the producer writes them into an epoch."""
-    files, parts = shuffle.order(len(records.files), seed, epoch), []
-    for start in range(0, len(files), pool):
-        ranges = [np.arange(*records.starts[file : file + 2]) for file in files[start : start + pool]]
-        rows = np.concatenate(ranges)
-        parts.append(rows[shuffle.order(len(rows), seed, epoch, start + 1)])
+    parts = []
+    for files, rows in shuffle.groups(records.lengths, pool, seed, epoch):
+        parts.append(np.concatenate([np.arange(*records.starts[file : file + 2]) for file in files])[rows])
     return np.concatenate(parts)

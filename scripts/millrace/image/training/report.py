@@ -73,9 +73,8 @@ def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str
         bars, orders = [row["label_run_entropy"] for row in mixing], [row["order"] for row in mixing]
         panel = Panel("bits", orders, [(PALETTE[2], bars)], [f"{bar:.2f}" for bar in bars])
         svgs.append(figures.bar_chart("Shuffle quality", "label-run entropy of an epoch", [panel]))
-        columns = ["Order", "Label-run entropy (bits)", "Mean move", "Distance of neighbours"]
-        caption = "Shuffle quality; moves and distances are shares of the epoch"
-        tables.append(Table(caption, columns, _cells(mixing)))
+        columns = ["Order", "Label-run entropy (bits)", "Distance of neighbours (share of the epoch)"]
+        tables.append(Table("Shuffle quality", columns, _cells(mixing)))
     lead = "CPU is that of all processes; warm rates are medians."
     return page.render(_TEMPLATE, title="Image readers", lead=lead, tiles=[], svgs=svgs, tables=tables)
 
