@@ -148,7 +148,7 @@ def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
 def test_our_own_files_without_their_index_or_each_other_are_not_finished(tmp_path):
     folder = write_set(tmp_path, [2, 2]).folder
     (folder / "train-00001-of-00002.h5").rename(tmp_path / "away")
-    with pytest.raises(MillraceError, match="1 of 2 files of its index are missing: train-00001"):
+    with pytest.raises(MillraceError, match="1 of its 2 files are missing: train-00001"):
         RecordSet.open(tmp_path)
     (folder / "records.json").unlink()
     with pytest.raises(MillraceError, match="is missing: these records are not finished"):

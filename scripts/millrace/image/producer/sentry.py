@@ -300,9 +300,8 @@ class Trainer(_Side):
         # The producer may have ended: nobody else removes the last epochs.
         if pointers.slow >= pointers.top:
             removed = [number for number in epochs.whole(self.folder) if epochs.remove(self.folder, number)]
-            log.info(
-                "%s trained; %s removed", counted(pointers.slow, "epoch"), counted(len(removed), "folder")
-            )
+            done = counted(pointers.slow, "epoch"), counted(len(removed), "folder")
+            log.info("%s trained; %s removed", *done)
 
 
 class Producer(_Side):

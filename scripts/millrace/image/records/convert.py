@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,7 @@ def convert(plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, t
 
 
 def _write(
-    plan: FilePlan,
-    split: Mapping[str, Any],
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: cli.Progress | None = None,
-    facts: dict | None = None,
+    plan: FilePlan, split: Mapping, folder: Path, pool: Executor, progress: Any = None, facts: Any = None
 ) -> dict[str, Any]:
     """Write one file and return its facts; those given stay, if it is written again without rejects.
 

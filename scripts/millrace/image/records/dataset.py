@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
@@ -46,9 +47,7 @@ class HDF5Record(Dataset):
     @cached_property
     def targets(self) -> list[int]:
         """The label of every record."""
-        return [
-            label for file in range(len(self.records.files)) for label in self.reader.labels(file).tolist()
-        ]
+        return np.concatenate([*map(self.reader.labels, range(len(self.records.files)))]).tolist()
 
     def __len__(self) -> int:
         return len(self.records)

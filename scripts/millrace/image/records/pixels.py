@@ -59,9 +59,7 @@ def resized(image: Any, resize: int, crop: int) -> np.ndarray:
         if resize * other > Image.MAX_IMAGE_PIXELS:
             words = f"{width} x {height} pixels would be {other} long with {resize} at the short side"
             raise Unusable("too_large", words)
-        image = image.resize(
-            (resize, other) if width <= height else (other, resize), Image.Resampling.BILINEAR
-        )
-    width, height = image.size
+        width, height = (resize, other) if width <= height else (other, resize)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - crop) / 2.0), round((height - crop) / 2.0)
     return np.asarray(image.crop((left, top, left + crop, top + crop)))

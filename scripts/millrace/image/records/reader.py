@@ -65,9 +65,9 @@ class _File:
                 words = f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes} bytes"
                 words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
                 raise MillraceError(f"the index says {words}", self.path, "Make the set again")
-            self.labels, first = h5["labels"][()].astype(np.int64), records.starts[number]
+            self.labels = h5["labels"][()].astype(np.int64)
             # Ids of other programs may be anything.
-            self.ids = h5["ids"][()] if records.has_index else np.arange(first, first + entry.records)
+            self.ids = h5["ids"][()] if records.has_index else np.arange(*records.starts[number : number + 2])
             if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(records.classes):
                 words = f"has labels from {self.labels.min()} to {self.labels.max()}"
                 words += f", of {len(records.classes)} classes"

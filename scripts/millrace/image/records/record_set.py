@@ -83,9 +83,7 @@ class RecordSet:
                 content["size"] = tuple(content["size"]) if content["size"] else None
                 records = cls(place, **content)
             if missing := {file.name for file in records.files}.difference(os.listdir(place)):
-                words = (
-                    f"{len(missing)} of {len(records.files)} files of its index are missing: {min(missing)}"
-                )
+                words = f"{len(missing)} of its {len(records.files)} files are missing: {min(missing)}"
                 raise MillraceError(words, str(place), "Bring them, or convert again: the others are kept")
             if len(records.counts) > len(records.classes):
                 words = f"labels up to {len(records.counts) - 1}, but {len(records.classes)} classes"

@@ -99,9 +99,7 @@ class RecordBatches:
         images, size = batch.images, self.size
         if images.dtype != torch.uint8 or (len(images) and images.shape[1:] != (size, size, 3)):
             problem = f"images are {images.dtype} {tuple(images.shape)}, not uint8 (n, {size}, {size}, 3)"
-            raise MillraceError(
-                problem, f"step {batch.step}", "Give RGB pixels from 0 to 255, not normalised"
-            )
+            raise MillraceError(problem, f"step {batch.step}", "Give RGB pixels from 0 to 255")
         if len(images) >= _JUDGED and images.max() <= 1:
             problem = f"no pixel of {len(images)} images is above 1: they were scaled to [0, 1] before"
             raise MillraceError(problem, f"step {batch.step}", "Give pixels from 0 to 255")
@@ -124,8 +122,7 @@ class RecordBatches:
             self.close()
             self._epoch, self._reader = request.epoch, RecordReader(self.records_of(request.epoch))
             self._block = lru_cache(self.blocks)(self._reader.read)
-        pictures, labels, ids, bad = [], [], [], list[BadSample]()
-        records = self._reader.records
+        (pictures, labels, ids, bad), records = ([], [], [], []), self._reader.records
         for row in request.rows.tolist():
             file, at = records.locate(row)
             block, number = self._block(file, at - at % BLOCK, BLOCK), at % BLOCK

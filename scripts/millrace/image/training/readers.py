@@ -47,11 +47,9 @@ class H5Reader(Dataset):
     def __init__(self, records: RecordSet, on_group: bool, images: int, seed: int) -> None:
         self.reader = RecordReader(records, max_open_files=256)
         if on_group:
-            starts = [(f, at) for f, file in enumerate(records.files) for at in range(0, file.records, CHUNK)]
-            read = np.cumsum([min(CHUNK, records.files[file].records - at) for file, at in starts])
-            self.chunks = [
-                [(*each, CHUNK)] for each in starts[: np.searchsorted(read, images or read[-1]) + 1]
-            ]
+            lengths = enumerate(records.lengths.tolist())
+            starts = [(file, at, CHUNK) for file, length in lengths for at in range(0, length, CHUNK)]
+            self.chunks = [[each] for each in starts[: -(-images // CHUNK) or None]]
         else:
             order = np.random.default_rng(seed).permutation(len(records))[: images or None]
             singles = [(*records.locate(int(number)), 1) for number in order]
@@ -63,13 +61,10 @@ class H5Reader(Dataset):
         return len(self.chunks)
 
     def __getitem__(self, chunk: int) -> int:
-        count = 0
-        for place in self.chunks[chunk]:
-            images = self.reader.read(*place).images
-            if self.reader.records.layout != FIXED:
-                images = [np.asarray(read_image(image)[0]) for image in images]
-            count += len(images)
-        return count
+        images = [image for place in self.chunks[chunk] for image in self.reader.read(*place).images]
+        if self.reader.records.layout != FIXED:
+            images = [np.asarray(read_image(image)[0]) for image in images]
+        return len(images)
 
 
 def measure(name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 3) -> dict[str, Any]:

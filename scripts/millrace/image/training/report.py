@@ -29,8 +29,7 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     waited = figures.human_share(np.dot(waits, seconds) / 100, sum(seconds))
     steps, ends = [row["step"] for row in train], [row["step"] for row in evals]
     accuracies = {2: [row["metrics"]["acc1"] for row in evals], 4: [row["metrics"]["acc5"] for row in evals]}
-    panels = [(steps, {0: [row["loss"] for row in train]}), (ends, accuracies)]
-    panels.append((steps, {1: waits}))
+    panels = [(steps, {0: [row["loss"] for row in train]}), (ends, accuracies), (steps, {1: waits})]
     title, subtitle = f"Training of {summary['arch']}", f"{waited} of the time waited for data"
     with figures.style():
         legend = [(name, PALETTE[colour]) for name, colour in _LEGEND.items()]

@@ -195,9 +195,8 @@ class ImageTask:
         """Loss and top-1 and top-5 (percent) on val, each record once, by all ranks."""
         batches = RecordBatches(self.val, self.scratch, self.image_size, self._shape.batch_size)
         world_size, batches.rank = self.ranks.world_size, self.ranks.rank
-        batches.plan = BlockPlan(
-            len(self.val), world_size, {world_size: self._shape._replace(mixed_batches=1)}
-        )
+        in_order = {world_size: self._shape._replace(mixed_batches=1)}
+        batches.plan = BlockPlan(len(self.val), world_size, in_order)
         sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, images, right in one, in five
         with closing(self._batch_loader(batches)) as loader:
             for batch in loader:
