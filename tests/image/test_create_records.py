@@ -266,13 +266,14 @@ def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is
     write_picture(raw / "val/a class/1.png", size=(8, 8))
     vacant(raw)
     write_picture(raw / "val/class 0/.1/1.gif")
+    (raw / "val/class 0" / os.fsdecode(b"\xff.txt")).touch()
     write_picture(raw / "val/loose.png")
     write_picture(raw / "train/.b/1.png", size=(8, 8))
     out = convert(raw, tmp_path / "out", *SMALL, "--allow_empty", "1")
     said = capsys.readouterr().err
     assert (
-        "2 files of val/ left out, as they lie in no class, or" in said
-        and "loose.png, class 0/.1/1.gif" in said
+        "3 files of val/ left out, as they lie in no class, or" in said
+        and r"loose.png, class 0/\udcff.txt, class 0/.1/1.gif" in said
     )
     assert "hidden folders are classes too: .b" in said
     assert "1 of 6 classes not in train/: a class" in said

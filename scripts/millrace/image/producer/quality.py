@@ -38,7 +38,6 @@ def expected_spread(records: RecordSet, pool: int) -> Spread:
     holding = np.zeros(len(records.classes), np.int64)  # files that hold a class
     for file in range(files):
         holding[np.unique(reader.labels(file))] += 1
-    reader.close()
 
     def chance(holding: int, size: int) -> float:
         """That a pool of `size` files has one of `holding` files."""

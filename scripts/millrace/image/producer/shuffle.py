@@ -94,9 +94,8 @@ class EpochMaker:
 
     def _write(self, epoch: int, folder: Path, report: Callable[[str], None]) -> RecordSet:
         total, written = len(self.records.files), list[RecordFile]()
-        drawn = groups(self.records.lengths, self.pool, self.seed, epoch)
         with Progress(total, "files", f"epoch {epoch}") as progress, ThreadPoolExecutor(_THREADS) as threads:
-            for group, rows in drawn:
+            for group, rows in groups(self.records.lengths, self.pool, self.seed, epoch):
                 report(f"makes epoch {epoch}: {len(written)} of {total} files")
                 content, start = self._read(group, threads), len(written)
                 names = [folder / file_name(self.records.split, start + n, total) for n in range(len(group))]

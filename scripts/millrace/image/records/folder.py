@@ -41,8 +41,7 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     for name in ("train", *val):
         place, skipped = root / name, list[str]()
         # A class is a folder; its images follow in the order of their folders' paths, then of their names.
-        with os.scandir(place) as entries:
-            folders = {each.name: each.is_dir() for each in entries}
+        folders = {each.name: each.is_dir() for each in os.scandir(place)}
         loose = sorted(each for each in folders if not folders[each])
         classes = {each: _images(f"{place}/{each}", each, skipped) for each in folders if folders[each]}
         if name != "train" and loose and not any(classes.values()):
@@ -60,15 +59,13 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     labels = {name: label for label, name in enumerate(sorted(set().union(*splits.values())))}
     if not splits["train"].keys() & splits[val[0]].keys():
         shown = " and ".join(_shown(sorted(classes)) for classes in splits.values())
-        raise MillraceError(
-            f"train/ and {val[0]}/ share no class: {shown}", str(root), f"Expected: {EXPECTED}"
-        )
+        raise MillraceError(f"train/ and {val[0]}/ share no class: {shown}", str(root), "Name them alike")
     tree = ImageTree(root, list(labels), {}, notes)
     for name, classes in splits.items():
         tree.rows[name] = [(*row, labels[each]) for each in sorted(classes) for row in classes[each]]
         if missing := [each for each in labels if each not in classes]:
             notes.append(f"{len(missing)} of {len(labels)} classes not in {name}/: {_shown(missing)}")
-        for path, *_ in tree.rows[name]:
+        for path in (*labels, *(row[0] for row in tree.rows[name])):
             is_utf8 = path.encode(errors="replace") == path.encode(errors="surrogateescape")
             if "\n" in path or "\r" in path or not is_utf8:
                 problem = "a name that is not UTF-8, or holds a line break"
@@ -79,7 +76,8 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
 
 
 def _shown(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    text = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _images(folder: str, relative: str, skipped: list[str]) -> list[tuple[str, int, int]]:

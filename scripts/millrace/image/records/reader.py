@@ -21,8 +21,8 @@ class RecordReader:
         reader = RecordReader(records, max_open_files=4)
         images, labels, ids = reader.read(file=0, start=0, count=256)
 
-    A slice of a contiguous layout is one positioned read, into `out` if it is given: of mapped bytes a file
-    that is cut meanwhile would be a crash, so it is an error. All else goes through h5py.
+    A slice of a contiguous layout is one positioned read, into `out` if it is given; bytes are not mapped, as
+    a file that is cut meanwhile would be a crash. All else goes through h5py.
     """
 
     def __init__(self, records: RecordSet, max_open_files: int = 4) -> None:

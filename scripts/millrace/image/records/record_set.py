@@ -71,8 +71,9 @@ class RecordSet:
         """
         place = Path(root, folder)
         if not place.is_dir():
-            remedy = "Make it with python -m millrace.image.create_records"
-            raise MillraceError("there is no such folder of records", str(place), remedy)
+            raise MillraceError(
+                "there is no such folder", str(place), "Make it with millrace.image.create_records"
+            )
         if (place / INDEX).exists():
             with own_file(place / INDEX):
                 content = jsonl.read(place / INDEX)
@@ -98,8 +99,7 @@ class RecordSet:
             if lengths != records.lengths.tolist():
                 shown = f"{lengths[:3]}..., the files hold {records.lengths[:3].tolist()}..."
                 words = f"says {shown} ({len(records.files)} files in sorted order)"
-                remedy = "Delete it if files were added: it is then counted"
-                raise MillraceError(words, str(place / LENGTHS), remedy)
+                raise MillraceError(words, str(place / LENGTHS), "Delete it: records are then counted")
         return records
 
     @classmethod
@@ -124,8 +124,7 @@ class RecordSet:
             kinds[shape.layout, shape.size] = None
             counts.update(labels.tolist())
         if not files:
-            remedy = f"Is it being written, or are the files elsewhere? An {INDEX} or *.h5 is needed"
-            raise MillraceError("there are no record files", str(place), remedy)
+            raise MillraceError(f"there is no {INDEX} and no *.h5", str(place), "Is it being written?")
         # A name says of how many files it is one.
         sets = Counter(name.groups() for each in files if (name := _NUMBERED.fullmatch(each.name)))
         if any(len(files) != int(total) for _, total in sets):
@@ -138,11 +137,9 @@ class RecordSet:
         if others:
             words = f"holds files of different layouts, {kind} and {others[0]}"
             raise MillraceError(words, str(place), "Keep each layout in a folder of its own")
-        classes = range(max(counts, default=-1) + 1)
-        split, names = files[0].name.partition("-")[0], [str(label) for label in classes]
-        records = cls(
-            place, split, names, files, [counts[label] for label in classes], *kind, has_index=False
-        )
+        totals = [counts[label] for label in range(max(counts, default=-1) + 1)]
+        split, names = files[0].name.partition("-")[0], [*map(str, range(len(totals)))]
+        records = cls(place, split, names, files, totals, *kind, has_index=False)
         return dataclasses.replace(records, ids_digest=multiset_digest([np.arange(len(records))]))
 
     def write(self, is_scratch: bool = False) -> None:

@@ -47,8 +47,7 @@ class H5Reader(Dataset):
     def __init__(self, records: RecordSet, on_group: bool, images: int, seed: int) -> None:
         self.reader = RecordReader(records, max_open_files=256)
         if on_group:
-            lengths = enumerate(records.lengths.tolist())
-            starts = [(file, at, CHUNK) for file, length in lengths for at in range(0, length, CHUNK)]
+            starts = [(f, at, CHUNK) for f, n in enumerate(records.lengths) for at in range(0, n, CHUNK)]
             self.chunks = [[each] for each in starts[: -(-images // CHUNK) or None]]
         else:
             order = np.random.default_rng(seed).permutation(len(records))[: images or None]

@@ -158,9 +158,8 @@ class ImageTask:
             self.side.activity = f"waits for epoch {epoch} of {self.options.epochs}"
             self.side.wait(ready, f"epoch {epoch} ({epochs.folder_of(self.scratch, epoch)})")
             self.side.activity = f"trains epoch {epoch} of {self.options.epochs}"
-        else:
-            while not ready():
-                pass  # rank 0 sets the pace
+        while not self.side and not ready():
+            pass  # rank 0 sets the pace
 
     def finish(self) -> None:
         """Tell the producer that all is trained, also if it was before this start."""
