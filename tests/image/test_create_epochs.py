@@ -12,7 +12,13 @@ import pytest
 from millrace.image import create_epochs
 from millrace.image.producer import epochs
 from millrace.image.producer.sentry import Pointers, Times, Trainer
-from tests.image.producer.stand_in import ROOT, FolderWatch, assert_each_record_once, run_with_kills
+from tests.image.producer.stand_in import (
+    ROOT,
+    FolderWatch,
+    assert_each_record_once,
+    run_with_kills,
+    wait_for_epoch,
+)
 from tests.image.record_sets import write_set
 
 KILLS = int(os.environ.get("MILLRACE_KILLS", "5"))
@@ -35,7 +41,7 @@ def test_a_stop_exits_with_the_code_of_a_requeue_and_the_same_command_goes_on(tm
     with Trainer(tmp_path, times=Times(beat=0.1)) as trainer:
         trainer.want(top=3)
         process = subprocess.Popen([*STEP, *flags], cwd=ROOT)
-        trainer.wait_for_epoch(1)
+        wait_for_epoch(trainer, 1)
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 75
         beat = Pointers(tmp_path).beat("producer")
@@ -44,7 +50,7 @@ def test_a_stop_exits_with_the_code_of_a_requeue_and_the_same_command_goes_on(tm
         assert create_epochs.main([*flags, f"--report={report}", "--memory=1"]) == 0
         assert list(epochs.whole(tmp_path)) == [1, 2] and trainer.is_ready(2)
     assert '"epoch": 2' in report.read_text() and '"worst_class": 1.0' in report.read_text()
-    assert create_epochs.main([*flags, "--memory=0.001"]) == 1
+    assert create_epochs.main([*flags, "--memory=1e-7"]) == 1
     assert "Not one file fits" in capsys.readouterr().err
 
 

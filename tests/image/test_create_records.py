@@ -16,6 +16,7 @@ from millrace.image import create_records
 from millrace.image.records.dataset import HDF5Record
 from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
+from millrace.image.records.pixels import Unusable, resized
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 from tests.image.trees import odd_tree, picture, small_tree, write_picture
@@ -63,7 +64,7 @@ def test_val_is_what_imagefolder_with_resize_and_centre_crop_gives(tmp_path):
     beta = sorted(path.name for path in (raw / "val/beta").iterdir())
     names = {
         "Gamma": gamma,
-        "alpha": ["a png.JPEG", "bad exif.jpg", "turned 3.jpg", "turned 6.jpg"],
+        "alpha": ["a png.JPEG", "bad exif.jpg", "bad exif.webp", "turned 3.jpg", "turned 6.jpg"],
         "beta": beta,
         "nested": nested,
     }
@@ -136,14 +137,17 @@ def test_encoded_records_are_the_files_bytes_and_are_decoded_when_read(tmp_path)
 
 
 def damage(folder: Path) -> dict[str, str]:
-    """Damage five of the images; returns their names with the reasons."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))[::4]
+    """Damage six of the images; returns their names with the reasons."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))[::3]
     cut = (folder / names[0]).read_bytes()
     for name, content in zip(names, (cut[:-60], b"", b"no image at all", cut[:20]), strict=False):
         (folder / name).write_bytes(content)
     (folder / names[4]).unlink()
     (folder / names[4]).symlink_to("nowhere.png")
-    return dict(zip(names, ("damaged", "empty", "no_image", "damaged", "unreadable"), strict=False))
+    (folder / names[5]).unlink()
+    os.mkfifo(folder / names[5])  # nobody writes into it
+    reasons = ("damaged", "empty", "no_image", "damaged", "missing", "missing")
+    return dict(zip(names, reasons, strict=False))
 
 
 @pytest.mark.parametrize("shuffle", ["1", "0"])
@@ -158,11 +162,27 @@ def test_damaged_images_are_listed_and_the_lengths_still_differ_by_one_at_most(t
         each["detail"] for each in rejects
     )
     records, _, labels, ids = all_records(out / "train")
-    assert records.lengths.tolist() == [4] * 4 and sorted(ids) == list(range(16))
+    assert records.lengths.tolist() == [4, 4, 4, 3] and sorted(ids) == list(range(15))
     assert records.counts == np.bincount(labels).tolist()
     before = {path: os.stat(path).st_mtime_ns for path in (out / "train").glob("*.h5")}
     convert(raw, tmp_path / "out", *flags, "0.5")
     assert {path: os.stat(path).st_mtime_ns for path in before} == before
+
+
+def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record(tmp_path, monkeypatch):
+    raw, read_bytes = small_tree(tmp_path / "raw"), Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "009.png":
+            raise PermissionError(13, "Permission denied")
+        return read_bytes(path)
+
+    with monkeypatch.context() as context:
+        context.setattr(Path, "read_bytes", refuse)
+        assert len(RecordSet.open(convert(raw, tmp_path / "out", *SMALL))) == 29
+    assert len(RecordSet.open(convert(raw, tmp_path / "out", *SMALL))) == 30
+    with pytest.raises(Unusable, match="1 x 60000 pixels would be 15360000 long"):
+        resized(Image.new("RGB", (1, 60000)), 256, 224)
 
 
 def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_path):
@@ -182,19 +202,21 @@ def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_pat
     assert names == {f"train-0000{number}-of-00003.h5" for number in range(3)} | {"train-00000-of-00002.h5"}
 
 
-def flat(raw: Path, lines: list[str], place: str = "") -> Path:
-    """A val without class folders."""
+def flat(raw: Path, lines: list[str], place: str = "", encoding: str = "utf-8", first: int = 1) -> Path:
+    """A val without class folders, but for a hidden one."""
     small_tree(raw, val=0)
-    for number in range(1, 5):
-        write_picture(raw / f"val/ILSVRC2012_val_0000000{number}.JPEG", number)
+    for number in range(first, first + 4):
+        write_picture(raw / f"val/ILSVRC2012_val_{number}.JPEG", number)
+    (raw / "val/.snapshot").mkdir()
     if lines:
-        (raw / place / "synset_labels.txt").write_text("\n".join(lines))
+        (raw / place / "synset_labels.txt").write_text("\r\n".join(lines), encoding)
     return raw
 
 
 @pytest.mark.parametrize("place", ["", "val"])
 def test_a_flat_val_gets_its_classes_from_the_labels_file(tmp_path, place):
-    tree = read_tree(flat(tmp_path, ["class 2", "class 0", "class 2", "class 1", ""], place))
+    lines = ["class 2", "class 0", "class 2", "class 1", ""]
+    tree = read_tree(flat(tmp_path, lines, place, "utf-8-sig" if place else "utf-8"))
     assert [row[0][-6] for row in tree.rows["val"]] == ["2", "4", "1", "3"]
     assert [row[3] for row in tree.rows["val"]] == [0, 1, 2, 2]
 
@@ -207,6 +229,15 @@ def both(raw: Path) -> None:
     (raw / "validation").mkdir()
 
 
+def looped(raw: Path) -> None:
+    (raw / "train/class 0/up").symlink_to("..")
+
+
+def disjoint(raw: Path) -> None:
+    for number in range(3):
+        (raw / f"val/class {number}").rename(raw / f"val/{number}")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -216,6 +247,11 @@ def both(raw: Path) -> None:
         (lambda raw: both(small_tree(raw)), "holds val/ and validation/"),
         (lambda raw: small_tree(raw, val=0), "holds no train/ or no val/"),
         (lambda raw: write_picture(small_tree(raw) / "train/class 0/a\nb.png"), "holds a line break"),
+        (lambda raw: write_picture(small_tree(raw) / "train/class 0/a\rb.png"), "holds a line break"),
+        (lambda raw: looped(small_tree(raw)), "class 0/up: a link to a folder that it lies in"),
+        (lambda raw: disjoint(small_tree(raw)), "share no class: class 0, class 1, class 2 and 0, 1, 2"),
+        (lambda raw: flat(raw, ["a"] * 4, encoding="utf-16"), "synset_labels.txt: is not UTF-8"),
+        (lambda raw: flat(raw, ["class 0"] * 4, first=8), "the numbers in names differ in length"),
     ],
 )  # fmt: skip
 def test_a_folder_that_is_no_image_folder_is_refused(tmp_path, capsys, make, words):
@@ -229,11 +265,20 @@ def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is
     write_picture(raw / "train/only train/1.png", size=(8, 8))
     write_picture(raw / "val/a class/1.png", size=(8, 8))
     vacant(raw)
+    write_picture(raw / "val/class 0/.1/1.gif")
+    (raw / "val/class 0" / os.fsdecode(b"\xff.txt")).touch()
+    write_picture(raw / "val/loose.png")
+    write_picture(raw / "train/.b/1.png", size=(8, 8))
     out = convert(raw, tmp_path / "out", *SMALL, "--allow_empty", "1")
     said = capsys.readouterr().err
-    assert "1 of 5 classes not in train/: a class" in said
-    assert "2 of 5 classes not in val/: only train, vacant" in said
-    classes = ["a class", "class 0", "class 1", "only train", "vacant"]
+    assert (
+        "3 files of val/ left out, as they lie in no class, or" in said
+        and r"loose.png, class 0/\udcff.txt, class 0/.1/1.gif" in said
+    )
+    assert "hidden folders are classes too: .b" in said
+    assert "1 of 6 classes not in train/: a class" in said
+    assert "3 of 6 classes not in val/: .b, only train, vacant" in said
+    classes = [".b", "a class", "class 0", "class 1", "only train", "vacant"]
     for split in ("train", "val"):
         assert RecordSet.open(out, split).classes == classes
-    assert RecordSet.open(out, "train").counts == [0, 10, 10, 1]
+    assert RecordSet.open(out, "train").counts == [1, 0, 10, 10, 1]

@@ -47,6 +47,7 @@ def odd_tree(root: Path) -> Path:
         whole = write_picture(place / "alpha/bad exif.jpg", 9).read_bytes()
         segment = b"\xff\xe1" + (60).to_bytes(2, "big") + b"Exif\0\0" + b"no TIFF header".ljust(52)
         (place / "alpha/bad exif.jpg").write_bytes(whole[:2] + segment + whole[2:])
+        picture(10).save(place / "alpha/bad exif.webp", exif=b"junkjunk")
         write_picture(place / "alpha/a png.JPEG", 20, format="PNG")
         for number, name in enumerate(
             ("z.BMP", "y.Webp", "x.tIf", "w.tiff", "v.ppm", "u.JPG", "ä ö.png", "A.jpeg")

@@ -24,18 +24,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
     add("--raw-data-dir", required=True, help="folder of train/, the converted records")
-    scratch = "folder of the epochs, as the trainer has it; may be the same"
-    add("--local-scratch-dir", required=True, help=scratch)
-    pool = "files that are shuffled together in memory, or `all`"
-    add("--shuffle-pool", type=_pool, default="10", help=pool)
-    ahead = "epochs that may lie whole beyond the one in work; 0: none is made while one is trained"
-    add("--allowed-ahead", type=cli.count, default=1, help=ahead)
+    add("--local-scratch-dir", required=True, help="folder of the epochs, as the trainer has it")
+    add("--shuffle-pool", type=_pool, default="10", help="files that are shuffled together, or `all`")
+    add("--allowed-ahead", type=cli.count, default=1, help="epochs that may lie whole beyond the one in work")
     add("--seed", type=cli.count, default=42, help="of the shuffle")
-    memory = "GB that a pool may take (default: four fifths of this machine's)"
-    add("--memory", type=cli.positive_float, help=memory)
+    add("--memory", type=cli.positive_float, help="GB of a pool (default: four fifths of this machine's)")
     add("--sentry-dir", help="folder of the pointers (default: sentry/ in --local-scratch-dir)")
-    parent = "end when the process ends that started this one"
-    add("--end-with-parent", action="store_true", help=parent)
+    add("--end-with-parent", action="store_true", help="end when the process ends that started this one")
     add("--report", help="output, written last: what was made")
     settings.add_arguments(parser.add_argument_group("signs of life"), Times)
     return parser

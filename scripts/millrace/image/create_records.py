@@ -24,11 +24,9 @@ def make_parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--raw-data-dir", type=Path, help="image folder")
     source.add_argument("--partition", type=Path, help="JSON file of some record files, of the workflow")
-    scratch = "folder that gets train/ and val/ with record files"
-    add("--local-scratch-dir", type=Path, required=True, help=scratch)
+    add("--local-scratch-dir", type=Path, required=True, help="folder that gets train/ and val/")
     add("--report", type=Path, help="JSON file to write of a partition: rejects and odd images by file")
-    threads = "images at a time (default: all cores)"
-    add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
+    add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help="images at a time")
     settings.add_arguments(parser, RecordOptions)
     return parser
 

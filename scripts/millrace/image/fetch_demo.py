@@ -10,8 +10,9 @@ from millrace.common import atomic, cli
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    index = "JSON file, written last; the folder of the same name gets train/ and val/"
-    parser.add_argument("--index", type=Path, required=True, help=index)
+    parser.add_argument(
+        "--index", type=Path, required=True, help="JSON file, written last, beside its folder"
+    )
     return parser
 
 

@@ -27,18 +27,15 @@ def make_parser() -> argparse.ArgumentParser:
     add("--local-scratch-dir", help="folder of the produced epochs (default: the same)")
     options.add_arguments(parser)
     add("--resume", help="checkpoint, or folder of a run, that a run that begins takes up")
-    begin = "epoch that a run that begins has first (default: 0, or that of --resume)"
-    add("--start-epoch", type=cli.count, help=begin)
-    only = "only evaluate on val: --resume, or --output-dir's newest"
-    add("-e", "--evaluate", action="store_true", help=only)
+    add("--start-epoch", type=cli.count, help="first epoch of a run that begins (default: 0, or --resume's)")
+    add("-e", "--evaluate", action="store_true", help="only evaluate: --resume, or --output-dir's newest")
     add("--output-dir", help="folder of the run (default: that of --metrics, or named as --arch)")
     add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
     add("--report", type=Path, help="page of the run (default: report.html in --output-dir)")
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     group = parser.add_argument_group("producer")
     add = group.add_argument
-    child = "child: start it on this node; none: somebody else does, before or after"
-    add("--producer", choices=PRODUCERS, default="none", help=child)
+    add("--producer", choices=PRODUCERS, default="none", help="child: start it; none: somebody else does")
     add("--shuffle-pool", default="10", help="of a child: files shuffled together, or all")
     add("--allowed-ahead", type=cli.count, default=1, help="of a child: epochs made ahead")
     add("--sentry-dir", help="folder of the pointers (default: sentry/ beside the epochs)")

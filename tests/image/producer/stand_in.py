@@ -40,12 +40,17 @@ def read(folder: Path, rank: int, ranks: int, target: Path) -> None:
         np.save(handle, np.concatenate(ids))
 
 
+def wait_for_epoch(side: Trainer, epoch: int) -> None:
+    folder = epochs.folder_of(side.folder, epoch)
+    side.wait(lambda: side.is_ready(epoch) or None, f"epoch {epoch} ({folder})")
+
+
 def train(side: Trainer, notes: Path, top: int, seconds: float = 0.0, ranks: int = 1) -> None:
     """Train the epochs that are not noted yet, as a trainer does that saves a checkpoint after each epoch."""
     notes.mkdir(exist_ok=True)
     side.want(top, start := len(list(notes.glob("*.npy"))))
     for epoch in range(start, top):
-        side.wait_for_epoch(epoch)
+        wait_for_epoch(side, epoch)
         folder, parts = (
             epochs.folder_of(side.folder, epoch),
             [notes / f"part-{rank}" for rank in range(ranks)],

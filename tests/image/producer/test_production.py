@@ -14,7 +14,7 @@ from millrace.image.producer.sentry import Pointers, Producer, Stopped, Times, T
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
-from tests.image.producer.stand_in import FolderWatch, assert_each_record_once, train
+from tests.image.producer.stand_in import FolderWatch, assert_each_record_once, train, wait_for_epoch
 from tests.image.record_sets import write_set
 
 QUICK = Times(beat=0.05, dead_after=120.0, wait_limit=120.0)
@@ -73,16 +73,16 @@ def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_p
     with FolderWatch(tmp_path) as watch:
         with Trainer(tmp_path, times=QUICK) as side:
             side.want(top=9)  # the producer is not done when the trainer goes back
-            side.wait_for_epoch(1)
+            wait_for_epoch(side, 1)
             before = content(tmp_path / "train_1")
             for epoch in range(3):
-                side.wait_for_epoch(epoch)
+                wait_for_epoch(side, epoch)
                 side.trained(epoch)
-            side.wait_for_epoch(3)
+            wait_for_epoch(side, 3)
             assert not (tmp_path / "train_1").exists()
         with Trainer(tmp_path, times=QUICK) as side:
             side.want(top=9, start=1)
-            side.wait_for_epoch(1)
+            wait_for_epoch(side, 1)
             assert content(tmp_path / "train_1") == before
     assert watch.most <= 2
 

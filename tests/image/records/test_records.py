@@ -48,7 +48,7 @@ def test_a_file_that_is_written_in_pieces_is_the_same_bytes(tmp_path, size):
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
     with (
-        pytest.raises(ValueError, match="images are float32"),
+        pytest.raises(ValueError, match="an image is float32"),
         record_writer(tmp_path / "x.h5", 2, (4, 6)) as writer,
     ):
         writer.append(np.zeros((2, 4, 6, 3), np.float32), [0, 0], [0, 1])
@@ -66,7 +66,8 @@ def published(path, name="train-00000-of-00001.h5", **datasets):
 def test_files_of_others_are_read_in_any_chunking_and_their_ids_count_up(tmp_path, chunks):
     for number in (0, 1):
         images = {"data": images_of(np.arange(7) + 7 * number), "chunks": chunks}
-        published(tmp_path / "train", f"train-{number}.h5", images=images, labels=np.arange(7) % 2)
+        datasets = {"images": images, "labels": np.arange(7) % 2, "ids": [b"of another kind"] * 7}
+        published(tmp_path / "train", f"train-{number}.h5", **datasets)
     records = RecordSet.open(tmp_path)
     assert records.classes == ["0", "1"] and records.counts == [8, 6] and not records.has_index
     assert records.ids_digest == multiset_digest([np.arange(14)])
@@ -114,6 +115,24 @@ def test_a_length_file_that_is_missing_is_counted_and_one_that_is_wrong_is_refus
     np.save(tmp_path / "train/length.npy", [3])
     with pytest.raises(MillraceError, match=r"length.npy: says \[3\]..., the files hold \[2\]"):
         RecordSet.open(tmp_path)
+    (tmp_path / "train/length.npy").write_bytes(b"")
+    with pytest.raises(MillraceError, match=r"length.npy: says \['nothing that can be read'\]"):
+        RecordSet.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["0-of-3", "1-of-3"], "2 of 3 train"),
+        (["0-of-2", "1-of-2", "0-of-1"], "1 of 1 train, 2 of 2 train"),
+        (["0-of-2", "1-of-2", "1-of-2 copy"], "3 record files that are not one whole set: 2 of 2 train"),
+    ],
+)
+def test_files_of_others_that_are_no_whole_set_are_refused(tmp_path, names, words):
+    for name in names:
+        published(tmp_path / "train", f"train-{name}.h5", images=PIXELS, labels=[0, 1])
+    with pytest.raises(MillraceError, match=words):
+        RecordSet.open(tmp_path)
 
 
 def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
@@ -126,8 +145,12 @@ def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
         check_classes(RecordSet.open(tmp_path), RecordSet.open(tmp_path, "val"))
 
 
-def test_our_own_files_without_their_index_are_not_finished(tmp_path):
-    (write_set(tmp_path, [2, 2]).folder / "records.json").unlink()
+def test_our_own_files_without_their_index_or_each_other_are_not_finished(tmp_path):
+    folder = write_set(tmp_path, [2, 2]).folder
+    (folder / "train-00001-of-00002.h5").rename(tmp_path / "away")
+    with pytest.raises(MillraceError, match="1 of its 2 files are missing: train-00001"):
+        RecordSet.open(tmp_path)
+    (folder / "records.json").unlink()
     with pytest.raises(MillraceError, match="is missing: these records are not finished"):
         RecordSet.open(tmp_path)
 

@@ -15,7 +15,9 @@ from millrace.common.loading.loader import BatchLoader
 from millrace.image.records.record_set import RecordSet
 from millrace.image.training.augment import random_crops
 from millrace.image.training.batches import RecordBatches, normalised
+from millrace.image.training.options import TrainOptions
 from millrace.image.training.plan import BlockPlan, Shape
+from millrace.image.training.task import ImageTask
 from tests.image.record_sets import write_records, write_set
 from tests.image.trees import picture
 
@@ -31,9 +33,9 @@ def batches(records: RecordSet, size: int, workers: int, epoch: int = 0, augment
     return images, np.concatenate([part.labels.numpy() for part in parts])[order], loader.bad
 
 
-def encoded(image: Image.Image) -> np.ndarray:
+def encoded(image: Image.Image, format: str = "JPEG") -> np.ndarray:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG")
+    image.save(buffer, format)
     return np.frombuffer(buffer.getvalue(), np.uint8)
 
 
@@ -64,18 +66,31 @@ def test_crops_are_random_resized_crops():
 def test_encoded_records_are_decoded_while_reading_and_damaged_ones_left_out(tmp_path):
     images = [encoded(picture(number, (90, 60))) for number in range(7)]
     images[3] = images[3][:40]
+    images.append(encoded(Image.new("L", (1, 90000)), "PNG"))  # of a shorter side of 32 it would be too long
     place = tmp_path / "train" / "train-00000-of-00001.h5"
     RecordSet(
-        place.parent, "train", ["a"], [write_records(place, images, [0] * 7, range(7))], [7], "encoded"
+        place.parent, "train", ["a"], [write_records(place, images, [0] * 8, range(8))], [8], "encoded"
     ).write()
     records = RecordSet.open(tmp_path)
     val, _, bad = batches(records, 28, 0, augment="none")
     first = Image.open(io.BytesIO(images[0])).resize((48, 32), Image.Resampling.BILINEAR)
     assert val.shape == (6, 28, 28, 3) and np.array_equal(val[0], np.asarray(first)[2:30, 10:38])
-    assert bad.count == 1 and "train-00000-of-00001.h5, record 3" in bad.examples[0].message
+    assert bad.count == 2 and "train-00000-of-00001.h5, record 3" in bad.examples[0].message
     shutil.copytree(place.parent, tmp_path / "train_1")
     one, two = (batches(records, 28, 0, epoch)[0] for epoch in (0, 1))
     assert (one != two).any()
+
+
+def test_middles_of_records_that_are_smaller_than_vals_are_refused(tmp_path):
+    write_set(tmp_path, [3])
+    val = write_records(
+        tmp_path / "val/val-00000-of-00001.h5", np.zeros((2, 8, 8, 3), np.uint8), [0, 1], [0, 1]
+    )
+    names = ["class 0", "class 1", "class 2"]
+    RecordSet(tmp_path / "val", "val", names, [val], [1, 1], size=(8, 8)).write()
+    with pytest.raises(MillraceError, match="train: --image-size 8 is more than the records' 4 pixels"):
+        ImageTask(TrainOptions(augment="none"), tmp_path, tmp_path)
+    assert ImageTask(TrainOptions(), tmp_path, tmp_path).image_size == 8
 
 
 def test_the_model_sees_scaled_rgb_channels_first_and_nothing_else():

@@ -18,12 +18,14 @@ def check_memory(records: RecordSet, pool: int, memory: int) -> int:
     """The pool that is used, at most all files; say its bytes. Raises MillraceError above `memory` bytes."""
     sizes, files = shuffle.pool_bytes(records), len(records.files)
     pool = min(pool, files)
-    text = f"shuffling {pool} of {counted(files, 'file')} together takes {_size(sizes[pool - 1])} of memory"
+    text = (
+        f"shuffling {pool} of {counted(files, 'file')} together takes {sizes[pool - 1] / GB:.3g} GB of memory"
+    )
     if sizes[pool - 1] > memory:
         fitting = int((sizes <= memory).sum())
         remedy = f"Give --shuffle_pool {fitting}, the most that fits, or more --memory"
         remedy = remedy if fitting else "Not one file fits: give more --memory, or convert to smaller files"
-        raise MillraceError(f"{text}, above {_size(memory)}", str(records.folder), remedy)
+        raise MillraceError(f"{text}, above {memory / GB:.3g} GB", str(records.folder), remedy)
     log.info("%s: %s%s", records.folder, text, " (a full shuffle)" if pool == files else "")
     return pool
 
@@ -36,16 +38,14 @@ def check_disk(records: RecordSet, root: Path, ahead: int, wanted: Wanted | None
     folders = [epochs.folder_of(root, epoch) for epoch in epochs.whole(root)]
     free = shutil.disk_usage(root).free
     free += sum(path.stat().st_size for folder in folders for path in folder.iterdir())
-    text = f"at most {counted(number, 'epoch')} of {_size(each)} on disk at once, {_size(free)} are free"
+    text = (
+        f"at most {counted(number, 'epoch')} of {each / GB:.3g} GB on disk at once, {free / GB:.3g} GB free"
+    )
     if number * each > free:
         most = free // each - 1
         remedy = f"Free space, or give --allowed-ahead {most}" if most >= 0 else "Free space"
         raise MillraceError(text, str(root), remedy)
     log.info("%s: %s", root, text)
-
-
-def _size(number: int) -> str:
-    return f"{number / GB:.2f} GB" if number >= GB else f"{number / (1 << 20):.2f} MB"
 
 
 def produce(maker: EpochMaker, side: Producer, ahead: int) -> int:

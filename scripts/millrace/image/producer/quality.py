@@ -26,10 +26,8 @@ class Spread(NamedTuple):
     def line(self, records: int) -> str:
         """One sentence for a log."""
         reach = f"the records of one file are spread over {self.record * records:,.0f} ({self.record:.1%})"
-        classes = (
-            f"a class is found in {self.mean_class:.1%} of the epoch, at worst in {self.worst_class:.1%}"
-        )
-        return f"shuffle_pool {self.pool}: {reach}; {classes}"
+        classes = f"{self.mean_class:.1%} of the epoch, at worst in {self.worst_class:.1%}"
+        return f"shuffle_pool {self.pool}: {reach}; a class is found in {classes}"
 
 
 def expected_spread(records: RecordSet, pool: int) -> Spread:
@@ -40,7 +38,6 @@ def expected_spread(records: RecordSet, pool: int) -> Spread:
     holding = np.zeros(len(records.classes), np.int64)  # files that hold a class
     for file in range(files):
         holding[np.unique(reader.labels(file))] += 1
-    reader.close()
 
     def chance(holding: int, size: int) -> float:
         """That a pool of `size` files has one of `holding` files."""
@@ -55,18 +52,10 @@ def label_run_entropy(labels: np.ndarray, run: int = 256) -> float:
     """Mean entropy, in bits, of the labels in runs of `run` records: 0 in class order, highest if mixed."""
     run = min(run, len(labels))
     whole = labels[: len(labels) // run * run].reshape(-1, run)
-    entropies = []
-    for row in whole:
-        shares = np.unique(row, return_counts=True)[1] / run
-        entropies.append(-(shares * np.log2(shares)).sum())
-    return float(np.mean(entropies))
-
-
-def mean_move(ids: np.ndarray) -> float:
-    """How far records lie from their place in the conversion, as a share of the epoch; a third if mixed."""
-    return float(np.abs(np.argsort(ids) - np.arange(len(ids))).mean() / len(ids))
+    shares = (np.unique(row, return_counts=True)[1] / run for row in whole)
+    return float(np.mean([-(share * np.log2(share)).sum() for share in shares]))
 
 
 def neighbour_distance(ids: np.ndarray) -> float:
-    """How far neighbours of the conversion lie apart, as a share of the epoch; a third if mixed."""
+    """How far neighbours of the conversion have moved apart, as a share of the epoch; a third if mixed."""
     return float(np.abs(np.diff(np.argsort(ids))).mean() / len(ids))

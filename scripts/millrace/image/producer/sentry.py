@@ -287,14 +287,6 @@ class Trainer(_Side):
         is_whole = is_safe and made.fast >= epoch and epochs.read_mark(self.folder, epoch) is not None
         return epoch == 0 or is_whole
 
-    def wait_for_epoch(self, epoch: int) -> float:
-        """Wait until the epoch can be read; return the seconds waited."""
-        began, what = time.monotonic(), f"epoch {epoch} ({epochs.folder_of(self.folder, epoch)})"
-        self.activity = f"waits for epoch {epoch} of {self._pointers.top}"
-        self.wait(lambda: self.is_ready(epoch) or None, what)
-        self.activity = f"trains epoch {epoch} of {self._pointers.top}"
-        return time.monotonic() - began
-
     def trained(self, epoch: int) -> None:
         """No reader needs the epoch any more, and the checkpoint behind it is saved."""
         if epoch != self._pointers.slow:
@@ -308,9 +300,8 @@ class Trainer(_Side):
         # The producer may have ended: nobody else removes the last epochs.
         if pointers.slow >= pointers.top:
             removed = [number for number in epochs.whole(self.folder) if epochs.remove(self.folder, number)]
-            log.info(
-                "%s trained; %s removed", counted(pointers.slow, "epoch"), counted(len(removed), "folder")
-            )
+            done = counted(pointers.slow, "epoch"), counted(len(removed), "folder")
+            log.info("%s trained; %s removed", *done)
 
 
 class Producer(_Side):

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -23,7 +23,6 @@ from millrace.image.records.reader import RecordReader, Records
 from millrace.image.records.record_file import FIXED, RecordFile, multiset_digest, record_writer
 from millrace.image.records.record_set import RecordSet, file_name
 
-_CHUNK = 16 << 20  # bytes that are gathered and written at once
 _THREADS = 2  # files that are read or written at once
 
 
@@ -32,11 +31,19 @@ def order(count: int, *numbers: int) -> np.ndarray:
     return np.argsort(hashing.mix(np.arange(count, dtype=np.uint64) ^ hashing.key(*numbers)), kind="stable")
 
 
+def groups(lengths: np.ndarray, pool: int, seed: int, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The files of each pool of an epoch, and the order in which the records of all of them are written."""
+    files = order(len(lengths), seed, epoch)
+    for start in range(0, len(files), pool):
+        group = files[start : start + pool]
+        yield group, order(int(lengths[group].sum()), seed, epoch, start + 1)
+
+
 def pool_bytes(records: RecordSet) -> np.ndarray:
     """Bytes of memory that pools of 1, 2, ... files take at most."""
     is_fixed = records.layout == FIXED
     sizes = records.lengths * np.prod((*records.size, 3)) if is_fixed else [f.bytes for f in records.files]
-    return np.cumsum(np.sort(sizes)[::-1]) + _THREADS * _CHUNK
+    return np.cumsum(np.sort(sizes)[::-1])
 
 
 def _digest_of(records: RecordSet) -> str:
@@ -87,15 +94,13 @@ class EpochMaker:
 
     def _write(self, epoch: int, folder: Path, report: Callable[[str], None]) -> RecordSet:
         total, written = len(self.records.files), list[RecordFile]()
-        drawn = order(total, self.seed, epoch)
         with Progress(total, "files", f"epoch {epoch}") as progress, ThreadPoolExecutor(_THREADS) as threads:
-            for start in range(0, total, self.pool):
-                report(f"makes epoch {epoch}: {start} of {total} files")
-                group = drawn[start : start + self.pool]
-                content = self._read(group, threads)
-                rows = np.array_split(order(len(content[2]), self.seed, epoch, start + 1), len(group))
+            for group, rows in groups(self.records.lengths, self.pool, self.seed, epoch):
+                report(f"makes epoch {epoch}: {len(written)} of {total} files")
+                content, start = self._read(group, threads), len(written)
                 names = [folder / file_name(self.records.split, start + n, total) for n in range(len(group))]
-                for file in threads.map(partial(self._write_file, *content), names, rows):
+                parts = np.array_split(rows, len(group))
+                for file in threads.map(partial(self._write_file, *content), names, parts):
                     written.append(file)
                     progress.advance(1)
                     report(f"makes epoch {epoch}: {len(written)} of {total} files")
@@ -103,7 +108,7 @@ class EpochMaker:
         changes = {"epoch": epoch, "pool": self.pool, "ids_digest": self.digest, "source": self.digest}
         return dataclasses.replace(self.records, folder=folder, files=written, has_index=True, **changes)
 
-    def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> tuple[Any, np.ndarray, np.ndarray]:
+    def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> tuple[list, np.ndarray, np.ndarray]:
         """Images, labels and ids of a group of files."""
         ends = np.cumsum(self.records.lengths[group])
 
@@ -114,17 +119,13 @@ class EpochMaker:
                 return reader.read(int(group[number]), 0, count, out)
 
         parts = list(threads.map(read, range(len(group))))
-        images = self._buffer if self._size else [image for part in parts for image in part.images]
+        images = [image for part in parts for image in part.images]
         return images, np.concatenate([p.labels for p in parts]), np.concatenate([p.ids for p in parts])
 
     def _write_file(
-        self, images: Any, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray
+        self, images: list, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray
     ) -> RecordFile:
         encoded = 0 if self._size else sum(images[row].nbytes for row in rows)
-        each = int(np.prod((*self._size, 3))) if self._size else encoded // max(1, len(rows)) + 1
-        step = max(1, _CHUNK // each)
         with record_writer(path, len(rows), self._size, encoded, is_scratch=True) as writer:
-            for part in np.split(rows, range(step, len(rows), step)):
-                chosen = np.take(images, part, axis=0) if self._size else [images[row] for row in part]
-                writer.append(chosen, labels[part], ids[part])
+            writer.append((images[row] for row in rows), labels[rows], ids[rows])
         return writer.file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ def convert(plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, t
     with cli.Progress(total, "images", "convert") as progress, ThreadPoolExecutor(threads) as pool:
         for plan in plans:
             noted = read_facts(folder / plan.name)
-            if noted.get("dealt") == plan.digest(split["pixels"]):
+            # What could not be read may be readable now.
+            is_read = all(reason != "unreadable" for _, reason, _ in noted.get("rejects", ()))
+            if is_read and noted.get("dealt") == plan.digest(split["pixels"]):
                 kept += 1
                 progress.advance(len(plan.rows), len(noted["rejects"]))
             else:
@@ -48,12 +50,7 @@ def convert(plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, t
 
 
 def _write(
-    plan: FilePlan,
-    split: Mapping[str, Any],
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: cli.Progress | None = None,
-    facts: dict | None = None,
+    plan: FilePlan, split: Mapping, folder: Path, pool: Executor, progress: Any = None, facts: Any = None
 ) -> dict[str, Any]:
     """Write one file and return its facts; those given stay, if it is written again without rejects.
 
@@ -75,7 +72,7 @@ def _write(
                 odd.update(words)
             if good:
                 images, labels, ids = zip(*good, strict=True)
-                writer.append(np.stack(images) if size else images, labels, ids)
+                writer.append(images, labels, ids)
             if progress:
                 progress.advance(len(rows), len(rows) - len(good))
         if facts and rejects:
@@ -90,14 +87,16 @@ def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
     """An image as a record holds it, or why it is unusable; and what is odd about it."""
     path = source / row[0]
     try:
+        if row[1] < 0:
+            raise Unusable("missing", "a link to nowhere, or no regular file")
         content = path.read_bytes()
         image, odd = read_image(content, pixels["exif"], path.suffix)
+        if pixels["layout"] != ENCODED:
+            return resized(image, pixels["resize"], pixels["crop"]), odd
     except OSError as error:
         return Unusable("unreadable", error.strerror or str(error)), []
     except Unusable as error:
         return error, []
-    if pixels["layout"] != ENCODED:
-        return resized(image, pixels["resize"], pixels["crop"]), odd
     if len(content) != row[1]:
         raise MillraceError("has changed since it was listed", str(path), "Run the same command again")
     return content, odd

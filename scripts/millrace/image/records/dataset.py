@@ -9,10 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
-from millrace.image.records.pixels import read_image
+from millrace.common.errors import MillraceError
+from millrace.image.records.pixels import Unusable, read_image
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import ENCODED
 from millrace.image.records.record_set import RecordSet
@@ -45,9 +47,7 @@ class HDF5Record(Dataset):
     @cached_property
     def targets(self) -> list[int]:
         """The label of every record."""
-        return [
-            label for file in range(len(self.records.files)) for label in self.reader.labels(file).tolist()
-        ]
+        return np.concatenate([*map(self.reader.labels, range(len(self.records.files)))]).tolist()
 
     def __len__(self) -> int:
         return len(self.records)
@@ -58,6 +58,10 @@ class HDF5Record(Dataset):
         file, record = self.records.locate(number + len(self) if number < 0 else number)
         (content,), (label,), _ = self.reader.read(file, record, 1)
         is_encoded = self.records.layout == ENCODED
-        image = read_image(content, self.records.exif)[0] if is_encoded else Image.fromarray(content)
+        try:
+            image = read_image(content, self.records.exif)[0] if is_encoded else Image.fromarray(content)
+        except Unusable as error:
+            where = f"{self.records.path(file)}, record {record}"
+            raise MillraceError(str(error), where, "Leave it out, or write the file again") from None
         image, label = self.transform(image) if self.transform else image, int(label)
         return image, self.target_transform(label) if self.target_transform else label

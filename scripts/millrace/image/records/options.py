@@ -17,18 +17,12 @@ class RecordOptions:
     train_files: int = setting(100, "record files of train", at_least=1, at_most=99999)
     val_files: int = setting(2, "record files of val", at_least=1, at_most=99999)
     records_per_file: int = setting(0, "records of a file at most; 0: by the number of files", at_least=0)
-    layout: str = setting(
-        "fixed",
-        "pixels of a fixed size, or the images' bytes as they are (encoded)",
-        among=("fixed", "encoded"),
-    )
+    layout: str = setting("fixed", "pixels of one size, or the images' bytes", among=("fixed", "encoded"))
     train_size: int = setting(256, "pixels: shorter side and centre crop of train", at_least=1)
     val_resize: int = setting(256, "pixels: shorter side of val", at_least=1)
     val_size: int = setting(224, "pixels: centre crop of val, at most val_resize", at_least=1)
     exif: str = setting("ignore", "orientation in EXIF; ImageFolder ignores it", among=("ignore", "apply"))
-    shuffle: int = setting(
-        1, "1: train is shuffled over its classes; 0: class after class", at_least=0, at_most=1
-    )
+    shuffle: int = setting(1, "1: train is shuffled; 0: class after class", at_least=0, at_most=1)
     seed: int = setting(42, "of the shuffle", at_least=0, at_most=2147483647)
     allow_empty: int = setting(0, "1: classes without images are allowed", at_least=0, at_most=1)
     max_error_fraction: float = setting(0.1, "share of damaged images allowed", at_least=0, at_most=1)

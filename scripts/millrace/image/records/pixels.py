@@ -34,10 +34,13 @@ def read_image(content: Any, exif: str = "ignore", suffix: str = "") -> tuple[An
         odd = [] if image.mode == "RGB" else [f"mode {image.mode}"]
         is_named_jpeg = suffix.lower() in (".jpg", ".jpeg")
         odd += [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION))
-        odd += ["exif_orientation"] if turn is not None else []
-        image = image.convert("RGB")
-        return (image if turn is None or exif == "ignore" else image.transpose(turn)), odd
+        whole, turn = image.convert("RGB"), None
+        try:
+            turn = _TURNS.get(image.getexif().get(_ORIENTATION))
+            odd += ["exif_orientation"] if turn is not None else []
+        except Exception:  # as below; ImageFolder does not look at EXIF
+            odd.append("damaged EXIF")
+        return (whole if turn is None or exif == "ignore" else whole.transpose(turn)), odd
     except UnidentifiedImageError:
         raise Unusable("no_image" if len(content) else "empty", "no image of a known format") from None
     except Image.DecompressionBombError as error:
@@ -48,14 +51,15 @@ def read_image(content: Any, exif: str = "ignore", suffix: str = "") -> tuple[An
 
 
 def resized(image: Any, resize: int, crop: int) -> np.ndarray:
-    """Resize(`resize`) and CenterCrop(`crop`), bilinear, as uint8 (crop, crop, 3)."""
+    """Resize(`resize`) and CenterCrop(`crop`), bilinear, as uint8 (crop, crop, 3). Raises Unusable."""
     width, height = image.size
     short, long = min(width, height), max(width, height)
     if short != resize:
         other = int(resize * long / short)
-        image = image.resize(
-            (resize, other) if width <= height else (other, resize), Image.Resampling.BILINEAR
-        )
-    width, height = image.size
+        if resize * other > Image.MAX_IMAGE_PIXELS:
+            words = f"{width} x {height} pixels would be {other} long with {resize} at the short side"
+            raise Unusable("too_large", words)
+        width, height = (resize, other) if width <= height else (other, resize)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - crop) / 2.0), round((height - crop) / 2.0)
     return np.asarray(image.crop((left, top, left + crop, top + crop)))

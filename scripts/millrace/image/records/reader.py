@@ -21,8 +21,8 @@ class RecordReader:
         reader = RecordReader(records, max_open_files=4)
         images, labels, ids = reader.read(file=0, start=0, count=256)
 
-    A slice of a contiguous layout is one positioned read, into `out` if it is given: of mapped bytes a file
-    that is cut meanwhile would be a crash, so it is an error. All else goes through h5py.
+    A slice of a contiguous layout is one positioned read, into `out` if it is given; bytes are not mapped, as
+    a file that is cut meanwhile would be a crash. All else goes through h5py.
     """
 
     def __init__(self, records: RecordSet, max_open_files: int = 4) -> None:
@@ -65,8 +65,9 @@ class _File:
                 words = f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes} bytes"
                 words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
                 raise MillraceError(f"the index says {words}", self.path, "Make the set again")
-            self.labels, first = h5["labels"][()].astype(np.int64), records.starts[number]
-            self.ids = h5["ids"][()] if "ids" in h5 else np.arange(first, first + entry.records)
+            self.labels = h5["labels"][()].astype(np.int64)
+            # Ids of other programs may be anything.
+            self.ids = h5["ids"][()] if records.has_index else np.arange(*records.starts[number : number + 2])
             if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(records.classes):
                 words = f"has labels from {self.labels.min()} to {self.labels.max()}"
                 words += f", of {len(records.classes)} classes"

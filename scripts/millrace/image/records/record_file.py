@@ -62,17 +62,13 @@ class RecordWriter:
         self.facts, self.crc = dict[str, Any](), 0
         self.labels, self.ids, self.lengths = list[int](), list[int](), list[int]()
 
-    def append(self, images: Any, labels: Iterable[int], ids: Iterable[int]) -> None:
-        """Add records: `images` as in Records."""
-        if self.size is None:
-            self.lengths += [len(image) for image in images]
-            images = np.frombuffer(b"".join(images), np.uint8)
-        elif images.dtype != np.uint8 or images.shape[1:] != (*self.size, 3):
-            raise ValueError(f"images are {images.dtype} {images.shape}, not uint8 (n, {self.size}, 3)")
-        images = np.ascontiguousarray(images)
-        if self._with_digest:
-            self.crc = zlib.crc32(images, self.crc)
-        self._raw.write(images)
+    def append(self, images: Iterable[Any], labels: Iterable[int], ids: Iterable[int]) -> None:
+        """Add records; each image uint8 (H, W, 3) or encoded bytes, written from where it lies."""
+        for image in images:
+            if self.size and (image.dtype, image.shape) != (np.uint8, (*self.size, 3)):
+                raise ValueError(f"an image is {image.dtype} {image.shape}, not uint8 ({self.size}, 3)")
+            self.crc = zlib.crc32(image, self.crc) if self._with_digest else 0
+            self.lengths.append(self._raw.write(image))
         self.labels.extend(labels)
         self.ids.extend(ids)
 
@@ -106,7 +102,7 @@ def record_writer(
     with (
         contextlib.nullcontext(path) if is_scratch else atomic.replacing(path) as partial,
         h5py.File(partial, "w") as h5,
-        open(partial, "r+b") as raw,
+        open(partial, "r+b", buffering=1 << 16) as raw,
     ):
         images = h5.create_dataset(name, shape, np.uint8, **options)
         # Images are written past h5py, which lets one thread of a process write at a time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,7 @@ from millrace.image.records.record_file import FIXED, RecordFile, multiset_diges
 
 INDEX, LENGTHS = "records.json", "length.npy"
 _VERSION = 1
+_NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)\.h5")
 
 
 def validation_folder(root: str | os.PathLike) -> str:
@@ -69,33 +71,35 @@ class RecordSet:
         """
         place = Path(root, folder)
         if not place.is_dir():
-            remedy = "Make it with python -m millrace.image.create_records"
-            raise MillraceError("there is no such folder of records", str(place), remedy)
+            raise MillraceError(
+                "there is no such folder", str(place), "Make it with millrace.image.create_records"
+            )
         if (place / INDEX).exists():
             with own_file(place / INDEX):
                 content = jsonl.read(place / INDEX)
                 if content.pop("version") != _VERSION:
-                    words, remedy = (
-                        "was written by another version of Millrace",
-                        "Convert again, or use that version",
-                    )
-                    raise MillraceError(words, str(place / INDEX), remedy)
+                    words, remedy = "was written by another version", "Convert again, or use that version"
+                    raise MillraceError(f"{words} of Millrace", str(place / INDEX), remedy)
                 content["files"] = [RecordFile(**each) for each in content["files"]]
                 content["size"] = tuple(content["size"]) if content["size"] else None
                 records = cls(place, **content)
+            if missing := {file.name for file in records.files}.difference(os.listdir(place)):
+                words = f"{len(missing)} of its {len(records.files)} files are missing: {min(missing)}"
+                raise MillraceError(words, str(place), "Bring them, or convert again: the others are kept")
             if len(records.counts) > len(records.classes):
                 words = f"labels up to {len(records.counts) - 1}, but {len(records.classes)} classes"
                 raise MillraceError(words, str(place / INDEX), "Convert train and val together")
         else:
             records = cls._counted(place)
         if (place / LENGTHS).exists():
-            with own_file(place / LENGTHS):
-                lengths = np.load(place / LENGTHS).reshape(-1)
-            if not np.array_equal(lengths, records.lengths):
-                shown = f"{lengths[:3].tolist()}..., the files hold {records.lengths[:3].tolist()}..."
+            try:
+                lengths = np.ravel(np.load(place / LENGTHS)).tolist()
+            except (ValueError, EOFError):
+                lengths = ["nothing that can be read"]
+            if lengths != records.lengths.tolist():
+                shown = f"{lengths[:3]}..., the files hold {records.lengths[:3].tolist()}..."
                 words = f"says {shown} ({len(records.files)} files in sorted order)"
-                remedy = "Delete it if files were added: it is then counted"
-                raise MillraceError(words, str(place / LENGTHS), remedy)
+                raise MillraceError(words, str(place / LENGTHS), "Delete it: records are then counted")
         return records
 
     @classmethod
@@ -120,17 +124,22 @@ class RecordSet:
             kinds[shape.layout, shape.size] = None
             counts.update(labels.tolist())
         if not files:
-            remedy = f"Is it being written, or are the files elsewhere? An {INDEX} or *.h5 is needed"
-            raise MillraceError("there are no record files", str(place), remedy)
+            raise MillraceError(f"there is no {INDEX} and no *.h5", str(place), "Is it being written?")
+        # A name says of how many files it is one.
+        sets = Counter(name.groups() for each in files if (name := _NUMBERED.fullmatch(each.name)))
+        if any(len(files) != int(total) for _, total in sets):
+            shown = ", ".join(f"{count} of {int(total)} {name}" for (name, total), count in sets.items())
+            words = f"{len(files)} record files that are not one whole set: {shown}"
+            raise MillraceError(
+                words, str(place), "Bring what is missing, and move away what is of another set"
+            )
         kind, *others = kinds
         if others:
             words = f"holds files of different layouts, {kind} and {others[0]}"
             raise MillraceError(words, str(place), "Keep each layout in a folder of its own")
-        classes = range(max(counts, default=-1) + 1)
-        split, names = files[0].name.partition("-")[0], [str(label) for label in classes]
-        records = cls(
-            place, split, names, files, [counts[label] for label in classes], *kind, has_index=False
-        )
+        totals = [counts[label] for label in range(max(counts, default=-1) + 1)]
+        split, names = files[0].name.partition("-")[0], [*map(str, range(len(totals)))]
+        records = cls(place, split, names, files, totals, *kind, has_index=False)
         return dataclasses.replace(records, ids_digest=multiset_digest([np.arange(len(records))]))
 
     def write(self, is_scratch: bool = False) -> None:

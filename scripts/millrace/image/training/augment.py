@@ -37,8 +37,10 @@ def random_crops(seed: int, epoch: int, ids: np.ndarray, sizes: np.ndarray) -> t
     return boxes, drawn[:, -1] < 0.5
 
 
-def crop(image: Image.Image, box: np.ndarray, size: int, flip: bool) -> np.ndarray:
+def crop(image: np.ndarray, box: np.ndarray, size: int, flip: bool) -> np.ndarray:
     """uint8 (size, size, 3) RGB of a box."""
+    left, top, right, bottom = box.tolist()
     # Not resize(box=...), which blends pixels from outside of the box in.
-    pixels = np.asarray(image.crop(box.tolist()).resize((size, size), Image.Resampling.BILINEAR))
+    part = Image.fromarray(image[top:bottom, left:right])
+    pixels = np.asarray(part.resize((size, size), Image.Resampling.BILINEAR))
     return pixels[:, ::-1] if flip else pixels

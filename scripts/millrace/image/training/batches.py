@@ -99,9 +99,7 @@ class RecordBatches:
         images, size = batch.images, self.size
         if images.dtype != torch.uint8 or (len(images) and images.shape[1:] != (size, size, 3)):
             problem = f"images are {images.dtype} {tuple(images.shape)}, not uint8 (n, {size}, {size}, 3)"
-            raise MillraceError(
-                problem, f"step {batch.step}", "Give RGB pixels from 0 to 255, not normalised"
-            )
+            raise MillraceError(problem, f"step {batch.step}", "Give RGB pixels from 0 to 255")
         if len(images) >= _JUDGED and images.max() <= 1:
             problem = f"no pixel of {len(images)} images is above 1: they were scaled to [0, 1] before"
             raise MillraceError(problem, f"step {batch.step}", "Give pixels from 0 to 255")
@@ -124,22 +122,18 @@ class RecordBatches:
             self.close()
             self._epoch, self._reader = request.epoch, RecordReader(self.records_of(request.epoch))
             self._block = lru_cache(self.blocks)(self._reader.read)
-        pictures, labels, ids, bad = [], [], [], []
-        records = self._reader.records
+        (pictures, labels, ids, bad), records = ([], [], [], []), self._reader.records
         for row in request.rows.tolist():
             file, at = records.locate(row)
             block, number = self._block(file, at - at % BLOCK, BLOCK), at % BLOCK
             image, record = block.images[number], int(block.ids[number])
             try:
-                is_fixed = records.layout == FIXED
-                pictures.append(Image.fromarray(image) if is_fixed else read_image(image, records.exif)[0])
+                pictures.append(self._picture(image))
                 labels.append(int(block.labels[number]))
                 ids.append(record)
             except Unusable as error:
                 message = f"{records.path(file)}, record {record}: {error}"
                 bad.append(BadSample(row, record, error.reason, message))
-        if modes := {each.mode for each in pictures} - {"RGB"}:
-            raise MillraceError(f"images are {', '.join(modes)}, not RGB", f"step {request.step}")
         ids = np.array(ids, np.int64)
         images = np.stack(self._cropped(pictures, ids)) if pictures else np.zeros((0, 1, 1, 3), np.uint8)
         if request.following is None:
@@ -147,13 +141,21 @@ class RecordBatches:
         tensors = torch.from_numpy(images), torch.tensor(labels, dtype=torch.int64)
         return Batch(request.step, request.epoch, *tensors, ids, len(request.rows), bad, request.filler)
 
-    def _cropped(self, pictures: list[Image.Image], ids: np.ndarray) -> list[np.ndarray]:
+    def _picture(self, image: np.ndarray) -> np.ndarray:
+        """The RGB pixels of a record; without random crops its middle, at `size`. Raises Unusable."""
+        is_fixed, exif = self._reader.records.layout == FIXED, self._reader.records.exif
+        image = image if is_fixed else read_image(image, exif)[0]
+        if self.augment != "none":
+            return np.asarray(image)
+        if is_fixed:  # has been resized
+            return resized(Image.fromarray(image), min(image.shape[:2]), self.size)
+        return resized(image, round(self.size * 256 / 224), self.size)  # 256 for 224
+
+    def _cropped(self, pictures: list[np.ndarray], ids: np.ndarray) -> list[np.ndarray]:
         """The pictures at their size, uint8."""
         if self.augment == "none":
-            # 256 for 224; records of a fixed size have been resized.
-            is_fixed, shorter = self._reader.records.layout == FIXED, round(self.size * 256 / 224)
-            return [resized(each, min(each.size) if is_fixed else shorter, self.size) for each in pictures]
-        sizes = np.array([each.size for each in pictures])
+            return pictures
+        sizes = np.array([each.shape[1::-1] for each in pictures])
         boxes, flips = random_crops(self.seed, self._epoch, ids, sizes)
         flips &= self.augment == "crop_flip"
         parts = zip(pictures, boxes, flips, strict=True)

@@ -47,11 +47,8 @@ class H5Reader(Dataset):
     def __init__(self, records: RecordSet, on_group: bool, images: int, seed: int) -> None:
         self.reader = RecordReader(records, max_open_files=256)
         if on_group:
-            starts = [(f, at) for f, file in enumerate(records.files) for at in range(0, file.records, CHUNK)]
-            read = np.cumsum([min(CHUNK, records.files[file].records - at) for file, at in starts])
-            self.chunks = [
-                [(*each, CHUNK)] for each in starts[: np.searchsorted(read, images or read[-1]) + 1]
-            ]
+            starts = [(f, at, CHUNK) for f, n in enumerate(records.lengths) for at in range(0, n, CHUNK)]
+            self.chunks = [[each] for each in starts[: -(-images // CHUNK) or None]]
         else:
             order = np.random.default_rng(seed).permutation(len(records))[: images or None]
             singles = [(*records.locate(int(number)), 1) for number in order]
@@ -63,13 +60,10 @@ class H5Reader(Dataset):
         return len(self.chunks)
 
     def __getitem__(self, chunk: int) -> int:
-        count = 0
-        for place in self.chunks[chunk]:
-            images = self.reader.read(*place).images
-            if self.reader.records.layout != FIXED:
-                images = [np.asarray(read_image(image)[0]) for image in images]
-            count += len(images)
-        return count
+        images = [image for place in self.chunks[chunk] for image in self.reader.read(*place).images]
+        if self.reader.records.layout != FIXED:
+            images = [np.asarray(read_image(image)[0]) for image in images]
+        return len(images)
 
 
 def measure(name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 3) -> dict[str, Any]:
@@ -131,17 +125,14 @@ def shuffle_quality(records: RecordSet, seed: int) -> list[dict[str, Any]]:
     orders["full shuffle"] = np.random.default_rng(seed).permutation(len(records))
     rows = []
     for name, ids in orders.items():
-        figures = {"label_run_entropy": quality.label_run_entropy(labels[ids])}
-        figures |= {"mean_move": quality.mean_move(ids), "neighbours": quality.neighbour_distance(ids)}
-        rows.append({"order": name, **figures})
+        entropy, distance = quality.label_run_entropy(labels[ids]), quality.neighbour_distance(ids)
+        rows.append({"order": name, "label_run_entropy": entropy, "neighbours": distance})
     return rows
 
 
 def epoch_order(records: RecordSet, pool: int, seed: int, epoch: int) -> np.ndarray:
     """Positions in `records` in the order in which the producer writes them into an epoch."""
-    files, parts = shuffle.order(len(records.files), seed, epoch), []
-    for start in range(0, len(files), pool):
-        ranges = [np.arange(*records.starts[file : file + 2]) for file in files[start : start + pool]]
-        rows = np.concatenate(ranges)
-        parts.append(rows[shuffle.order(len(rows), seed, epoch, start + 1)])
+    parts = []
+    for files, rows in shuffle.groups(records.lengths, pool, seed, epoch):
+        parts.append(np.concatenate([np.arange(*records.starts[file : file + 2]) for file in files])[rows])
     return np.concatenate(parts)

@@ -29,8 +29,7 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     waited = figures.human_share(np.dot(waits, seconds) / 100, sum(seconds))
     steps, ends = [row["step"] for row in train], [row["step"] for row in evals]
     accuracies = {2: [row["metrics"]["acc1"] for row in evals], 4: [row["metrics"]["acc5"] for row in evals]}
-    panels = [(steps, {0: [row["loss"] for row in train]}), (ends, accuracies)]
-    panels.append((steps, {1: waits}))
+    panels = [(steps, {0: [row["loss"] for row in train]}), (ends, accuracies), (steps, {1: waits})]
     title, subtitle = f"Training of {summary['arch']}", f"{waited} of the time waited for data"
     with figures.style():
         legend = [(name, PALETTE[colour]) for name, colour in _LEGEND.items()]
@@ -73,9 +72,8 @@ def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str
         bars, orders = [row["label_run_entropy"] for row in mixing], [row["order"] for row in mixing]
         panel = Panel("bits", orders, [(PALETTE[2], bars)], [f"{bar:.2f}" for bar in bars])
         svgs.append(figures.bar_chart("Shuffle quality", "label-run entropy of an epoch", [panel]))
-        columns = ["Order", "Label-run entropy (bits)", "Mean move", "Distance of neighbours"]
-        caption = "Shuffle quality; moves and distances are shares of the epoch"
-        tables.append(Table(caption, columns, _cells(mixing)))
+        columns = ["Order", "Label-run entropy (bits)", "Distance of neighbours (share of the epoch)"]
+        tables.append(Table("Shuffle quality", columns, _cells(mixing)))
     lead = "CPU is that of all processes; warm rates are medians."
     return page.render(_TEMPLATE, title="Image readers", lead=lead, tiles=[], svgs=svgs, tables=tables)
 

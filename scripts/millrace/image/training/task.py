@@ -59,11 +59,12 @@ class ImageTask:
         self.check: Callable[[], None] = lambda: None
         self.train, self.val = RecordSet.open(root), RecordSet.open(root, validation_folder(root))
         check_classes(self.train, self.val)
-        self.image_size = options.image_size or (self.val.size[0] if self.val.size else 224)
-        if self.val.size and self.image_size > min(self.val.size):
-            words = f"--image-size {self.image_size} is more than the records' {min(self.val.size)} pixels"
-            remedy = "Take a smaller one, or 0 for that of the records"
-            raise MillraceError(words, str(self.val.folder), remedy)
+        self.image_size = options.image_size or (min(self.val.size) if self.val.size else 224)
+        for records in (self.val, *([self.train] if options.augment == "none" else [])):
+            if records.size and self.image_size > min(records.size):
+                words = f"--image-size {self.image_size} is more than the records' {min(records.size)} pixels"
+                remedy = "Take a smaller one, or 0 for that of val's records"
+                raise MillraceError(words, str(records.folder), remedy)
         share = self.ranks.local_world_size
         streams, batch_size = math.ceil(options.workers / share), max(options.batch_size // share, 1)
         self._shape = Shape(batch_size, max(streams, 1), options.mixed_batches)
@@ -157,9 +158,8 @@ class ImageTask:
             self.side.activity = f"waits for epoch {epoch} of {self.options.epochs}"
             self.side.wait(ready, f"epoch {epoch} ({epochs.folder_of(self.scratch, epoch)})")
             self.side.activity = f"trains epoch {epoch} of {self.options.epochs}"
-        else:
-            while not ready():
-                pass  # rank 0 sets the pace
+        while not self.side and not ready():
+            pass  # rank 0 sets the pace
 
     def finish(self) -> None:
         """Tell the producer that all is trained, also if it was before this start."""
@@ -194,9 +194,8 @@ class ImageTask:
         """Loss and top-1 and top-5 (percent) on val, each record once, by all ranks."""
         batches = RecordBatches(self.val, self.scratch, self.image_size, self._shape.batch_size)
         world_size, batches.rank = self.ranks.world_size, self.ranks.rank
-        batches.plan = BlockPlan(
-            len(self.val), world_size, {world_size: self._shape._replace(mixed_batches=1)}
-        )
+        in_order = {world_size: self._shape._replace(mixed_batches=1)}
+        batches.plan = BlockPlan(len(self.val), world_size, in_order)
         sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, images, right in one, in five
         with closing(self._batch_loader(batches)) as loader:
             for batch in loader:
