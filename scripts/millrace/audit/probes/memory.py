@@ -15,9 +15,9 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.probes.look import length
-from millrace.audit.probes.methods import walk
 from millrace.audit.runner.tap import Tap, reseed
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.walk import walk
 
 CHUNK, MOST, GROWN, SECONDS = 8, 4096, 512 * 2**20, 3.0
 # How classes bound a cache: they compare its length with a number, or remove entries.
@@ -66,7 +66,7 @@ def measure(samples: list[Any]) -> list[int]:
 def bound(data: Any) -> int | None:
     """The most entries that a data set's caches may have; None: without a bound; 0: with an unknown one."""
     most: list[int] = []
-    for each in {type(each): each for _, each in walk(data, "")}.values():
+    for each in {type(each): each for _, each in walk(data)}.values():
         if type(each).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
             continue
         home, own = vars(sys.modules[type(each).__module__]), list(vars(type(each)).values())

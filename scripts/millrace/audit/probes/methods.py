@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import sys
 import time
-from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -18,11 +15,12 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from millrace.audit.runner import trace
-from millrace.audit.runner.digest import fields, members
+from millrace.audit.runner.digest import fields
 from millrace.audit.runner.tap import Tap, reseed
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.walk import parts, walk
 
-SAMPLES, DEPTH, ITEMS = 4, 5, 50
+SAMPLES, DEPTH = 4, 20
 SENT = ("spawn", "forkserver")
 
 
@@ -60,8 +58,8 @@ def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
             vars(view).update(changes)
             readers[name] = iter(view)
         except Exception as error:
-            parts = {part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")}
-            seen["pickled"] = [bad for part, each in parts.items() if (bad := unpicklable(each, part))]
+            sent = {part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")}
+            seen["pickled"] = [bad for part, each in sent.items() if (bad := unpicklable(each, part))]
             if seen["pickled"]:
                 break
             seen["runs"][name] = {"raised": trace.described(error)}
@@ -97,37 +95,19 @@ class Fields:
         return {"digests": digests, "holds": holds}
 
 
-def walk(root: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """An object and what it holds, with paths such as `dataset.transform.transforms.0`."""
-    queue, seen = [(name, root, 0)], set()
-    for path, value, depth in queue:
-        yield path, value
-        if id(value) not in seen and depth < DEPTH:
-            seen.add(id(value))
-            queue += [(f"{path}.{name}", each, depth + 1) for name, each in _parts(value)]
-
-
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, partial):
-        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
-    if isinstance(value, (dict, list, tuple)):
-        return list(islice(members(value), ITEMS))
-    if isinstance(value, (torch.Tensor, type, type(os))):
-        return []
-    own = [("__self__", value.__self__)] if hasattr(value, "__func__") else []
-    return own + list(getattr(value, "__dict__", {}).items())
-
-
 def unpicklable(value: Any, path: str) -> dict[str, str] | None:
     """Why a part cannot be sent to a new process, and the path of the innermost thing that is the cause."""
-    try:
-        ForkingPickler.dumps(value)
-    except Exception as error:
-        inner = (unpicklable(each, f"{path}.{name}") for name, each in _parts(value) if each is not value)
-        what = f"{type(value).__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-        bad = {"path": path, "what": what, "text": f"{type(error).__name__}: {error}"}
-        return next(filter(None, inner), bad)
-    return None
+    bad, below = None, [(path, value)]
+    while below:
+        path, value = below.pop(0)
+        try:
+            ForkingPickler.dumps(value)
+        except Exception as error:
+            what = f"{type(value).__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+            bad = {"path": path, "what": what, "text": f"{type(error).__name__}: {error}"}
+            deeper = path.count(".") < DEPTH
+            below = [(f"{path}.{name}", each) for name, each in parts(value)] if deeper else []
+    return bad
 
 
 def _open(value: Any) -> bool:

@@ -168,6 +168,7 @@ class _Run:
         log = os.open(self.folder / f"{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
             os.dup2(target, stream)
+        faulthandler.enable(log, all_threads=False)  # says where a segmentation fault arose
         faulthandler.register(signal.SIGUSR1, file=log, all_threads=False)
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -198,20 +199,23 @@ class _Run:
         if error := self._answer(rank).get("error"):
             return "raised", {**error, "rank": rank}
         name = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
-        text = f"rank {rank} ended with {name}"
-        return "died", {"text": text, "log": self._log(rank)[-2000:], "rank": rank}
+        log, text = self._log(rank)[-2000:], f"rank {rank} ended with {name}"
+        where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))
+        return "died", {"text": text, "where": where, "log": log, "rank": rank}
 
     def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
         """Where the processes stand that did not end: the workers first, as the others wait for them."""
-        said = len(self._log(rank))
+        before = self._log(rank)
         for each in [*linux.descendants(pid), pid]:
             with contextlib.suppress(OSError):
                 os.kill(each, 0 if linux.is_tracker(each) else signal.SIGUSR1)  # it would end a tracker
+                os.kill(each, signal.SIGCONT)  # a stopped process says nothing
             time.sleep(0.1)
-        lines = self._log(rank)[said:].splitlines()
-        frames = [line.strip() for line in lines if line.startswith("  File ")]
-        text = f"no end after {self.seconds:.0f} s"
-        return {"text": text, "where": trace.users(frames), "trace": frames[:20], "rank": rank}
+        frames, where = trace.frames(self._log(rank)[len(before) :]), ""
+        if "in _feed" in before:  # multiprocessing prints why a worker's batch cannot be sent, and goes on
+            where = f"a batch cannot be sent: {before.splitlines()[-1]}"
+        where, text = where or trace.users(frames), f"no end after {self.seconds:.0f} s"
+        return {"text": text, "where": where, "trace": frames[:20], "rank": rank}
 
 
 def _join_group(me: Rank) -> None:

@@ -12,9 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from types import CellType
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from millrace.audit.runner import linux
 from millrace.audit.runner.digest import digest, fields, members, walk_tensors
 from millrace.audit.runner.target import Rank
+from millrace.audit.runner.walk import walk
 
 RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what it saw
 MOST_WORKERS = 2  # show what more would show
@@ -72,7 +71,7 @@ class Tap:
         slowest, before = 0.0, time.monotonic()
         for step, batch in enumerate(self.view):
             notes.append({"step": step, "batch": digest(batch), "size": batch_size(batch)})
-            if hasattr(self.view, "sample_ids"):
+            if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))
                 notes[-1] |= {"indices": ids, "named": True, "size": len(ids)}
             yield batch
@@ -161,7 +160,7 @@ class Tap:
                 workers = self.core.num_workers
                 line = turns.get((step % workers, step // workers) if workers else (None, step), {})
             note.update({"worker": None, **line, "batch": note["batch"]})
-            if self.core is not None and "indices" not in note:
+            if "indices" not in note:
                 note["indices"] = index_list(self.drawn[step] if step < len(self.drawn) else None)
             if "samples" in note and "named" not in note:
                 note["size"] = len(note["samples"])
@@ -233,30 +232,11 @@ def states(*holders: Any) -> dict[str, str]:
     if (numpy := sys.modules.get("numpy")) is not None:
         seen["numpy"] = digest(numpy.random.get_state())
     for holder in holders:
-        seen |= {path: _state(each) for path, each in generators(holder)}
+        for path, each in walk(holder, code=True):
+            of_numpy = type(each).__module__.startswith("numpy.random")
+            if of_numpy or isinstance(each, (torch.Generator, random.Random)):
+                seen[path] = _state(each)
     return seen
-
-
-def generators(
-    value: Any, path: str = "", depth: int = 5, seen: set[int] | None = None
-) -> Iterator[tuple[str, Any]]:
-    """The random generators below an object's attributes, with their paths."""
-    seen = set() if seen is None else seen
-    if id(value) in seen or isinstance(value, (torch.Tensor, type, str, bytes, int, float)) or value is None:
-        return
-    seen.add(id(value))
-    module = type(value).__module__
-    if isinstance(value, (torch.Generator, random.Random)) or module.startswith("numpy.random"):
-        yield path, value
-    elif isinstance(value, partial):
-        yield from generators((value.func, value.args, value.keywords), path, depth, seen)
-    elif depth:
-        cells = getattr(value, "__closure__", None) or ()
-        cells = [cell.cell_contents for cell in cells if cell != CellType()]  # an empty one raises
-        slots = () if hasattr(value, "__dict__") else getattr(type(value), "__slots__", ())
-        parts = [("closure", cells), *members(value), *((name, getattr(value, name, None)) for name in slots)]
-        for name, each in parts[:100]:
-            yield from generators(each, f"{path}.{name}" if path else name, depth - 1, seen)
 
 
 def _state(generator: Any) -> str:

@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,9 +152,11 @@ def _loader(name: str, args: dict[str, Any], method: str) -> Any:
                 getattr(thing, prepare)(*values)
         thing = getattr(thing, method)()
     kind = type(thing).__name__
-    if not hasattr(thing, "__iter__"):
+    several = isinstance(thing, (list, tuple)) and any(hasattr(each, "collate_fn") for each in thing)
+    if several or isinstance(thing, (Mapping, str, type)) or not hasattr(thing, "__iter__"):
         remedy = f"Return a DataLoader, an iterable of batches, or an object with {method}()"
-        raise NotLoadable(f"gave a {kind}, which gives no batches", name, remedy)
+        what = "holds loaders: name a function that returns one" if several else "gives no batches"
+        raise NotLoadable(f"gave a {kind}, which {what}", name, remedy)
     if hasattr(thing, "__next__"):
         remedy = "Return the DataLoader itself, or what has __iter__ alone: a second epoch is read too"
         raise NotLoadable(f"gave an iterator ({kind}), which ends for good", name, remedy)

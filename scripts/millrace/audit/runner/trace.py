@@ -18,7 +18,14 @@ def described(error: BaseException) -> dict[str, Any]:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         frames = [line for line in reversed(lines) if line.startswith('File "')] + frames
         text = f"{lines[-1]} ({lines[0].rstrip('.')})"
+    elif error.__cause__ and str(error.__cause__):  # torch says there which signal ended a worker
+        text += f" ({str(error.__cause__).strip(' .')})"
     return {"type": type(error).__name__, "text": text, "where": users(frames), "trace": frames[:20]}
+
+
+def frames(log: str) -> list[str]:
+    """The lines of stacks in a log."""
+    return [line.strip() for line in log.splitlines() if line.startswith("  File ")]
 
 
 def users(frames: list[str]) -> str:
