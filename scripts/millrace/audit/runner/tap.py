@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import multiprocessing.connection
 import os
 import random
@@ -12,8 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -25,7 +22,6 @@ from millrace.audit.runner.walk import walk
 
 RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what it saw
 MOST_WORKERS = 2  # show what more would show
-_folders = itertools.count()
 
 
 class Tap:
@@ -47,29 +43,29 @@ class Tap:
         indices: list[list[int]] | None = None,
     ) -> None:
         self.rank, self.max_batches = rank, max_batches
-        self.folder = rank.scratch / f"tap-{rank.rank}-{next(_folders)}"
-        self.folder.mkdir()
         self.workers, self.start_method, self.given = workers, start_method, indices
         # The DataLoader that is listened to, if there is one, and the user's own behind it.
         self.core: DataLoader | None = None
         self.original: DataLoader | None = None
         self.drawn: list[Any] = []
+        self.made: list[dict[str, Any]] = []
         self.view = self._wrapped(loader)
         self._notes: list[list[dict[str, Any]]] = []
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
-        # Of each worker's file: lines that were read, and the states that the last start noted.
-        self._read: dict[Path, tuple[int, dict[str, str] | None]] = {}
 
     def epoch(self) -> Iterator[Any]:
         """The user's batches, untouched; at most `max_batches`, and no longer than the probe's time."""
         self.drawn.clear()
+        self.made.clear()
         notes: list[dict[str, Any]] = []
         self._notes.append(notes)
         self.ended.append(False)
         if self.core is not None and self.core.num_workers == 0:
-            _write(self.folder, {"start": states(self.core.dataset, self.original.collate_fn)})
+            self.functions.start = states(self.core.dataset, self.original.collate_fn)
         slowest, before = 0.0, time.monotonic()
         for step, batch in enumerate(self.view):
+            if isinstance(batch, Noted):  # of a loader that was made of this one's functions
+                batch = self._taken(batch)
             notes.append({"step": step, "batch": digest(batch), "size": batch_size(batch)})
             if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))
@@ -124,7 +120,7 @@ class Tap:
                 changes["_DataLoader__multiprocessing_context"] = context
         if hasattr(loader, "_initial_iter_for_state_dict"):  # torchdata's, once it was asked for its state
             changes["_initial_iter_for_state_dict"] = False
-        functions = Functions(loader, self.folder)
+        self.functions = functions = Functions(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not isinstance(loader.dataset, IterableDataset):
             name, given = "batch_sampler" if functions.batched else "sampler", self.given
@@ -132,38 +128,47 @@ class Tap:
                 given = [each for batch in given for each in batch]
             changes[name] = Indices(getattr(loader, name) if given is None else given, self.drawn)
         self.core, self.original = _copy(loader, changes), loader
+        kind, taken = type(loader), self._taken
+
+        def get_iterator(core: DataLoader) -> Any:
+            iterator = kind._get_iterator(core)
+            own = type(iterator)
+            # By its class: an iterator that refers to itself would live on, and with it its workers.
+            methods = {"_next_data": lambda self: taken(own._next_data(self))}
+            iterator.__class__ = type(own.__name__, (own,), methods)
+            return iterator
+
+        methods = {"_get_iterator": get_iterator, "__module__": kind.__module__}
+        self.core.__class__ = type(kind.__name__, (kind,), methods)
         return self.core
 
+    def _taken(self, noted: Noted) -> Any:
+        self.made.append(noted.note)
+        return noted.batch
+
     def _join(self, notes: list[dict[str, Any]]) -> None:
-        """Add what the workers wrote. Batches are known by content, equal ones by their worker's turn."""
-        lines: dict[str, list[dict[str, Any]]] = {}
-        turns: dict[tuple[int | None, int], dict[str, Any]] = {}
-        for path in sorted(self.folder.glob("*.jsonl")):
-            written = path.read_text().splitlines()
-            (read, start), order = self._read.get(path, (0, None)), 0
-            for line in map(json.loads, written[read:]):
-                start = line.get("start", start)
-                if "batch" in line:
-                    line |= {"order": order, "start": start}
-                    lines.setdefault(line["batch"], []).append(line)
-                    turns[line["worker"], order] = line
-                    order += 1
-            self._read[path] = len(written), start
-        for note in notes:
-            step, alike = note["step"], lines.get(note["batch"])
-            line: dict[str, Any] = {}
-            if alike:
-                alike.sort(key=lambda each: (each["order"], each["worker"] or 0))
-                line = alike.pop(0)
-            elif self.core is not None and not isinstance(self.core.dataset, IterableDataset):
-                # A wrapper makes other batches of what workers wrote; indices are dealt in turn.
-                workers = self.core.num_workers
-                line = turns.get((step % workers, step // workers) if workers else (None, step), {})
-            note.update({"worker": None, **line, "batch": note["batch"]})
+        """Add what is known of how each batch was made. Batches are known by content, equal ones by turn."""
+        left: dict[str, list[dict[str, Any]]] = {}
+        for made in self.made:
+            left.setdefault(made["batch"], []).append(made)
+        for step, note in enumerate(notes):
+            made = {}
+            if alike := left.get(note["batch"]):
+                made = alike.pop(0)
+            elif step < len(self.made) and not isinstance(self.core.dataset, IterableDataset):
+                made = self.made[step]  # a wrapper makes other batches of them; indices are dealt in turn
+            note.update({"worker": None, **made, "batch": note["batch"]})
             if "indices" not in note:
                 note["indices"] = index_list(self.drawn[step] if step < len(self.drawn) else None)
             if "samples" in note and "named" not in note:
                 note["size"] = len(note["samples"])
+
+
+class Noted(NamedTuple):
+    """A batch on its way from the worker to the loop, and how it was made."""
+
+    note: dict[str, Any]
+    batch: Any
 
 
 class Indices:
@@ -189,19 +194,18 @@ class Indices:
 class Functions:
     """The user's functions, which note samples, the batch that is made of them, and states of generators."""
 
-    def __init__(self, loader: DataLoader, folder: Path) -> None:
+    def __init__(self, loader: DataLoader) -> None:
         self.init, self.collate = loader.worker_init_fn, loader.collate_fn
-        self.batched, self.folder = loader.batch_sampler is not None, folder
+        self.batched, self.start = loader.batch_sampler is not None, None
 
-    def collate_fn(self, samples: Any) -> Any:
+    def collate_fn(self, samples: Any) -> Noted:
         digests = [fields(each) for each in (samples if self.batched else [samples])]
         batch = self.collate(samples)
         note = {"pid": os.getpid(), "samples": digests, "batch": digest(batch)}
         info = get_worker_info()
         note |= {"worker": info and info.id, "seed": info and info.seed}
-        note["random"] = states(info and info.dataset, self.collate)
-        _write(self.folder, note)
-        return batch
+        note |= {"random": states(info and info.dataset, self.collate), "start": self.start}
+        return Noted(note, batch)
 
     def worker_init_fn(self, worker: int) -> None:
         linux.die_with_parent(signal.SIGKILL)
@@ -209,7 +213,7 @@ class Functions:
         threading.Thread(target=_die_with, args=[parent], daemon=True).start()
         if self.init is not None:
             self.init(worker)
-        _write(self.folder, {"start": states(get_worker_info().dataset, self.collate)})
+        self.start = states(get_worker_info().dataset, self.collate)
 
 
 def _die_with(process: Any) -> None:
@@ -270,8 +274,3 @@ def _copy(loader: Any, changes: dict[str, Any]) -> Any:
     view = object.__new__(type(loader))
     view.__dict__.update({**loader.__dict__, **changes})
     return view
-
-
-def _write(folder: Path, note: dict[str, Any]) -> None:
-    with open(folder / f"{os.getpid()}.jsonl", "a") as file:
-        file.write(json.dumps(note) + "\n")
