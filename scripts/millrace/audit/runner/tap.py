@@ -41,8 +41,9 @@ class Tap:
         *,
         max_batches: int = 1000,
         indices: list[list[int]] | None = None,
+        functions: type[Functions] | None = None,
     ) -> None:
-        self.rank, self.max_batches = rank, max_batches
+        self.rank, self.max_batches, self.kind = rank, max_batches, functions or Functions
         self.workers, self.start_method, self.given = workers, start_method, indices
         # The DataLoader that is listened to, if there is one, and the user's own behind it.
         self.core: DataLoader | None = None
@@ -120,7 +121,7 @@ class Tap:
                 changes["_DataLoader__multiprocessing_context"] = context
         if hasattr(loader, "_initial_iter_for_state_dict"):  # torchdata's, once it was asked for its state
             changes["_initial_iter_for_state_dict"] = False
-        self.functions = functions = Functions(loader)
+        self.functions = functions = self.kind(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not isinstance(loader.dataset, IterableDataset):
             name, given = "batch_sampler" if functions.batched else "sampler", self.given
