@@ -89,6 +89,10 @@ def noisy(noise: str = "torch", seeded: bool = False) -> DataLoader:
     return load(dataset, sampler=DistributedSampler(dataset, shuffle=False))
 
 
+def nothing() -> DataLoader:
+    return load(Subset(Rows(), []))
+
+
 def constant_seed() -> DataLoader:
     return load(Rows("torch"), shuffle=True, worker_init_fn=lambda worker: torch.manual_seed(7 + worker))
 

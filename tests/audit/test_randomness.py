@@ -28,6 +28,7 @@ CASES = [
     ("noisy", {"noise": "own"}, 1, [("DP1", "fail", "workers 0 and 1"), ("DP1", "fail", "epochs 0 and 1")]),
     ("noisy", {"seeded": True}, 2, [("DP1", "fail", "ranks 0 and 1"), ("DP14", "not applicable", "ascend")]),
     ("noisy", {"noise": ""}, 1, [("DP1", "pass", "the same")]),
+    ("nothing", {}, 2, [("DP1", "pass", ""), ("DP2", "pass", ""), ("end", "pass", "")]),
     ("constant_seed", {}, 1, [("DP1", "fail", "epochs 0 and 1"), ("DP14", "pass", "")]),
     ("stream", {}, 2, [("DP2", "fail", "of 2 workers"), ("DP2", "fail", "of 2 ranks")]),
     ("stream", {"over": "workers"}, 2, [("DP2", "fail", "of 2 ranks"), ("DP3", "pass", "")]),

@@ -40,7 +40,7 @@ def epochs(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     plain = []
     for epoch in range(options.epochs):
         rank.barrier()
-        tap.run()
+        tap.run(share=1 / (options.epochs - epoch))
         plain.append({"notes": tap.notes(epoch), "ended": tap.ended[epoch], "length": length(loader)})
     tap.close()
     return {"plain": plain}
@@ -101,7 +101,7 @@ def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     loader = target.loader()
     tap = Tap(loader, rank, options.workers)
     core = tap.original
-    if core is None or isinstance(core.dataset, IterableDataset):
+    if core is None or isinstance(core.dataset, IterableDataset) or length(core.dataset) == 0:
         return {"epochs": None}
     drawn = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
     batch = list(drawn) if isinstance(drawn, (list, tuple)) and core.batch_sampler is not None else [drawn]

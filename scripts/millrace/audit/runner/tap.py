@@ -54,8 +54,8 @@ class Tap:
         self._notes: list[list[dict[str, Any]]] = []
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
 
-    def epoch(self) -> Iterator[Any]:
-        """The user's batches, untouched; at most `max_batches`, and no longer than the probe's time."""
+    def epoch(self, share: float = 1.0) -> Iterator[Any]:
+        """The user's batches, untouched; at most `max_batches`, and for this share of the time left."""
         self.drawn.clear()
         self.made.clear()
         notes: list[dict[str, Any]] = []
@@ -64,6 +64,7 @@ class Tap:
         if self.core is not None and self.core.num_workers == 0:
             self.functions.start = states(self.core.dataset, self.original.collate_fn)
         slowest, before = 0.0, time.monotonic()
+        reserve = RESERVE + (1 - share) * self.rank.left()
         for step, batch in enumerate(self.view):
             if isinstance(batch, Noted):  # of a loader that was made of this one's functions
                 batch = self._taken(batch)
@@ -73,16 +74,16 @@ class Tap:
                 notes[-1] |= {"indices": ids, "named": True, "size": len(ids)}
             yield batch
             slowest, before = max(slowest, time.monotonic() - before), time.monotonic()
-            if step + 1 >= self.max_batches or self.rank.left() < RESERVE + 2 * slowest:
+            if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
                 self.close()
                 break
         else:
             self.ended[-1] = True
         self._join(notes)
 
-    def run(self) -> None:
+    def run(self, share: float = 1.0) -> None:
         """Read one epoch."""
-        for _ in self.epoch():
+        for _ in self.epoch(share):
             pass
 
     def notes(self, epoch: int) -> list[dict[str, Any]]:

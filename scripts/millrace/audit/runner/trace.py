@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from millrace.common.errors import MillraceError
+
 _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<frozen", "<string>")
 
 
@@ -13,14 +15,16 @@ def described(error: BaseException) -> dict[str, Any]:
     stack = traceback.extract_tb(error.__traceback__)
     frames = [f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(stack)]
     frames = [frame for frame in frames if "millrace/audit/" not in frame]
-    text = str(error).strip() or type(error).__name__
+    text, kind = str(error).strip(), type(error).__name__
     if "Original Traceback" in text:  # of a worker: the last line says what
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         frames = [line for line in reversed(lines) if line.startswith('File "')] + frames
         text = f"{lines[-1]} ({lines[0].rstrip('.')})"
-    elif error.__cause__ and str(error.__cause__):  # torch says there which signal ended a worker
-        text += f" ({str(error.__cause__).strip(' .')})"
-    return {"type": type(error).__name__, "text": text, "where": users(frames), "trace": frames[:20]}
+    elif not isinstance(error, MillraceError):
+        text = f"{kind}: {text}".removesuffix(": ")
+        if error.__cause__ and str(error.__cause__):  # torch says there which signal ended a worker
+            text += f" ({str(error.__cause__).strip(' .')})"
+    return {"type": kind, "text": text, "where": users(frames), "trace": frames[:20]}
 
 
 def frames(log: str) -> list[str]:
