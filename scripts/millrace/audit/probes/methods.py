@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import sys
 import time
 from itertools import islice
@@ -53,7 +54,7 @@ def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         how = {"max_batches": 2 if batched else 2 * SAMPLES, "indices": [drawn, drawn] if drawn else None}
         tap = Tap(view, rank, 1, method, functions=Holding, **how)
         try:
-            tap.run()
+            tap.run(share=math.inf)  # half of the samples would prove nothing
         except Exception as error:
             sent = {part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")}
             bad = [unpicklable(each, part) for part, each in sent.items()] if method in SENT else []
