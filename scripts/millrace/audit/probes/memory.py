@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import re
 import sys
 import time
@@ -18,6 +17,7 @@ from millrace.audit.probes.look import length
 from millrace.audit.runner.tap import Tap, reseed
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
+from millrace.common.machine.memory import host_memory
 
 CHUNK, MOST, GROWN, SECONDS = 8, 4096, 512 * 2**20, 3.0
 # How classes bound a cache: they compare its length with a number, or remove entries.
@@ -45,13 +45,9 @@ def memory(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         new.append(measured)
         if time.monotonic() > until or new[-1][1] - new[0][1] > GROWN:
             break
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
     seen = {"samples": length(data), "workers": loader.num_workers, "ranks": options.ranks, "new": new}
     seen |= {"persistent": loader.persistent_workers, "split": hasattr(loader.sampler, "num_replicas")}
-    return seen | {"most": bound(data), "machine": min(limits)}
+    return seen | {"most": bound(data), "machine": host_memory()}
 
 
 def measure(samples: list[Any]) -> list[int]:

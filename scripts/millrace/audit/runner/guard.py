@@ -27,6 +27,7 @@ from typing import Any
 from millrace.audit.runner import linux, trace
 from millrace.audit.runner.registry import PROBES, Probe, Result
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.common.machine.memory import kernel_bytes
 
 POLL = 0.02
 LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
@@ -116,7 +117,7 @@ class _Run:
         self.world = options.ranks if probe.ranks else 1
 
     def result(self) -> Result:
-        limit = self.options.memory_mb * 2**20 or min(8 * 2**30, linux.available_bytes() // 2)
+        limit = self.options.memory_mb * 2**20 or min(8 * 2**30, kernel_bytes("MemAvailable", "meminfo") // 2)
         before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
@@ -165,7 +166,7 @@ class _Run:
         for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
             os.dup2(target, stream)
         faulthandler.enable(log, all_threads=False)  # says where a segmentation fault arose
-        faulthandler.register(signal.SIGUSR1, file=log, all_threads=False)
+        faulthandler.register(signal.SIGUSR1, file=log)  # of all threads: any may get the signal
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         place["TMPDIR"] = tempfile.tempdir = str(self.folder)  # what lies there is removed
@@ -195,18 +196,21 @@ class _Run:
         if error := self._answer(rank).get("error"):
             return "raised", {**error, "rank": rank}
         name = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
-        log, text = self._log(rank)[-2000:], f"rank {rank} ended with {name}"
+        log, text = self._log(rank), f"rank {rank} ended with {name}"
         where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))
-        return "died", {"text": text, "where": where, "log": log, "rank": rank}
+        return "died", {"text": text, "where": where, "log": log[-2000:], "rank": rank}
 
     def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
         """Where the processes stand that did not end: the workers first, as the others wait for them."""
         before = self._log(rank)
         for each in [*linux.descendants(pid), pid]:
+            written, until = len(self._log(rank)), time.monotonic() + 1
             with contextlib.suppress(OSError):
                 os.kill(each, 0 if linux.is_tracker(each) else signal.SIGUSR1)  # it would end a tracker
                 os.kill(each, signal.SIGCONT)  # a stopped process says nothing
-            time.sleep(0.1)
+            while len(self._log(rank)) == written and time.monotonic() < until:
+                time.sleep(POLL)
+            time.sleep(0.1)  # for the rest of its stack
         frames, where = trace.frames(self._log(rank)[len(before) :]), ""
         if "in _feed" in before:  # multiprocessing prints why a worker's batch cannot be sent, and goes on
             where = f"a batch cannot be sent: {before.splitlines()[-1]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from millrace.common import processes
 from millrace.common.errors import MillraceError
 
 _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<frozen", "<string>")
@@ -21,9 +22,8 @@ def described(error: BaseException) -> dict[str, Any]:
         frames = [line for line in reversed(lines) if line.startswith('File "')] + frames
         text = f"{lines[-1]} ({lines[0].rstrip('.')})"
     elif not isinstance(error, MillraceError):
-        text = f"{kind}: {text}".removesuffix(": ")
-        if error.__cause__ and str(error.__cause__):  # torch says there which signal ended a worker
-            text += f" ({str(error.__cause__).strip(' .')})"
+        lost = processes.lost_worker(error)
+        text = lost.problem if lost else f"{kind}: {text}".removesuffix(": ")
     return {"type": kind, "text": text, "where": users(frames), "trace": frames[:20]}
 
 
