@@ -120,6 +120,17 @@ def trains(loader: DataLoader) -> None:
         list(loader)
 
 
+class Leaving:
+    def __del__(self) -> None:
+        time.sleep(1e6)
+
+
+def trains_for_ever(loader: DataLoader) -> None:
+    Leaving()  # an error that comes meanwhile is ignored
+    while True:
+        list(loader)
+
+
 def trains_by_epoch(loader: DataLoader) -> None:
     for epoch in range(2):
         loader.sampler.set_epoch(epoch)

@@ -66,6 +66,11 @@ def test_the_loop_decides_whether_set_epoch_is_called(guard, loop, verdict):
     ) in findings
 
 
+def test_a_loop_that_never_ends_is_left(guard):
+    options = Options(PLACE + "noisy", loop=PLACE + "trains_for_ever", ranks=1, timeout=12)
+    assert guard.audit(options, ["loop"])["loop"].status == "ok"
+
+
 def test_a_loader_that_hangs_is_named_by_its_place(guard):
     results = guard.audit(Options(PLACE + "stuck", ranks=1, timeout=8), ["look", "epochs"])
     checks = [each for each in FAMILY if each.entry == "end" and not each.probes]

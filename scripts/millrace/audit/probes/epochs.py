@@ -84,9 +84,9 @@ def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         part = loader if name == "loader" else part
         part.set_epoch = noting(part.set_epoch, lambda *args, name=name: calls.append([name, *args]))
     Join.__init__ = noting(Join.__init__, lambda *_: joins.append(True))
-    # It may train for long: its first epochs say enough.
+    # It may train for long: its first epochs say enough. Again and again, as no error leaves a __del__.
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, max(1.0, rank.left() - 2))
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, rank.left() - 2), 0.5)
     with suppress(KeyboardInterrupt):
         function(loader)
     signal.setitimer(signal.ITIMER_REAL, 0)
