@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -97,6 +100,53 @@ class Module:
 
     def train_dataloader(self) -> DataLoader:
         return good(self.length)
+
+
+class Unmeasured(Squares):
+    """Answers to any name, as wrappers and mocks do, but does not say how long it is."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("not known yet")
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_: self
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(plain_list)
+
+
+class Unsendable(Squares):
+    def __getitem__(self, index: int) -> Callable:
+        return lambda: index
+
+
+class Crashing(Squares):
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            ctypes.string_at(0)
+        return index
+
+
+def unsendable() -> DataLoader:
+    return DataLoader(Unsendable(), batch_size=4, num_workers=2, collate_fn=list)
+
+
+def crashing(workers: int = 0) -> DataLoader:
+    return DataLoader(Crashing(), batch_size=4, num_workers=workers)
+
+
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def by_split() -> dict[str, DataLoader]:
+    return {"train": good(), "val": good()}
+
+
+def train_and_val() -> tuple[DataLoader, DataLoader]:
+    return good(), good()
 
 
 plain_list = [torch.zeros(4, 2), torch.ones(4, 2)]

@@ -89,6 +89,10 @@ def noisy(noise: str = "torch", seeded: bool = False) -> DataLoader:
     return load(dataset, sampler=DistributedSampler(dataset, shuffle=False))
 
 
+def nothing() -> DataLoader:
+    return load(Subset(Rows(), []))
+
+
 def constant_seed() -> DataLoader:
     return load(Rows("torch"), shuffle=True, worker_init_fn=lambda worker: torch.manual_seed(7 + worker))
 
@@ -113,6 +117,17 @@ def odd() -> DataLoader:
 
 def trains(loader: DataLoader) -> None:
     for _ in range(2):
+        list(loader)
+
+
+class Leaving:
+    def __del__(self) -> None:
+        time.sleep(1e6)
+
+
+def trains_for_ever(loader: DataLoader) -> None:
+    Leaving()  # an error that comes meanwhile is ignored
+    while True:
         list(loader)
 
 

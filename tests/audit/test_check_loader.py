@@ -26,7 +26,9 @@ def test_the_catalogue_is_asked_by_flags(capsys, flags, expected):
         ("repeated", [], 1, "FAIL  DP7"),
         ("repeated", ["--exit-zero"], 0, "FAIL  DP7"),
         ("repeated", ["--ignore", "dp7=it is meant so"], 0, "it is meant so"),
+        ("plain_list", ["--only", "DP2"], 0, "PASS            DP2"),
         ("absent", [], 2, "plain has no absent"),
+        ("good", ["--model", f"{plain.here}:absent"], 2, "plain has no absent"),
         ("asleep", ["--timeout", "8"], 3, "__getitem__"),
     ],
 )

@@ -28,6 +28,7 @@ CASES = [
     ("noisy", {"noise": "own"}, 1, [("DP1", "fail", "workers 0 and 1"), ("DP1", "fail", "epochs 0 and 1")]),
     ("noisy", {"seeded": True}, 2, [("DP1", "fail", "ranks 0 and 1"), ("DP14", "not applicable", "ascend")]),
     ("noisy", {"noise": ""}, 1, [("DP1", "pass", "the same")]),
+    ("nothing", {}, 2, [("DP1", "pass", ""), ("DP2", "pass", ""), ("end", "pass", "")]),
     ("constant_seed", {}, 1, [("DP1", "fail", "epochs 0 and 1"), ("DP14", "pass", "")]),
     ("stream", {}, 2, [("DP2", "fail", "of 2 workers"), ("DP2", "fail", "of 2 ranks")]),
     ("stream", {"over": "workers"}, 2, [("DP2", "fail", "of 2 ranks"), ("DP3", "pass", "")]),
@@ -63,6 +64,11 @@ def test_the_loop_decides_whether_set_epoch_is_called(guard, loop, verdict):
         "fail",
         "--val-loader: DistributedSampler repeats 1 samples to even out 2 ranks",
     ) in findings
+
+
+def test_a_loop_that_never_ends_is_left(guard):
+    options = Options(PLACE + "noisy", loop=PLACE + "trains_for_ever", ranks=1, timeout=12)
+    assert guard.audit(options, ["loop"])["loop"].status == "ok"
 
 
 def test_a_loader_that_hangs_is_named_by_its_place(guard):

@@ -13,7 +13,7 @@ from millrace.audit.report.document import document
 from millrace.audit.runner.registry import Result
 
 FAIL = Finding("DP2", "fail", "ranks read the same 64 samples", {"ids": [3, 4]}, "use DistributedSampler")
-RAISED = Result("raised", [{}], {"type": "KeyError", "text": "'x'", "where": "loader.py:3"}, 0.1)
+RAISED = Result("raised", [{}], {"text": "KeyError: 'x'", "where": "loader.py:3"}, 0.1)
 
 
 def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | None = None) -> int:

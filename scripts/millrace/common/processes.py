@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 from pathlib import Path
@@ -18,16 +19,16 @@ def started(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def children(parent: int) -> list[int]:
-    """The processes that `parent` has started and that have not been waited for."""
-    pids = []
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if fields and int(fields[1]) == parent:
-            pids.append(int(entry.name))
+def children(parent: int, recursive: bool = False) -> list[int]:
+    """The processes that `parent` has started and that have not been waited for; `recursive`: theirs too."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):  # it ends just now
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            below.setdefault(int(fields[1]), []).append(int(entry.name))
+    pids = list(below.get(parent, []))
+    for pid in pids:  # which grows meanwhile
+        pids += below.get(pid, []) if recursive else []
     return pids
 
 

@@ -69,12 +69,16 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
         ("Module", {"ranks": 1}, ["ok", "ok"], ""),
         ("plain_list", {"ranks": 1}, ["ok", "ok"], ""),
         ("good", {"start_method": "spawn", "ranks": 1}, ["ok", "ok"], ""),
+        ("Unmeasured", {"ranks": 1}, ["ok", "ok"], ""),
         ("sleeping", {"timeout": 6}, ["ok", "hung"], "no end after 3 s"),
         ("greedy", {"memory_mb": 1000}, ["memory", "skipped"], "more than 1.0 GiB"),
         ("vanishing", {}, ["ok", "died"], "ended with code 3"),
         ("missing", {}, ["ok", "raised"], "1"),
         ("unloadable", {}, ["raised", "skipped"], "batch_size should be a positive integer"),
         ("absent", {}, ["raised", "skipped"], "plain has no absent"),
+        ("by_split", {}, ["raised", "skipped"], "gave a dict, which gives no batches"),
+        ("train_and_val", {}, ["raised", "skipped"], "gave a tuple, which holds loaders"),
+        ("crashing", {"args": {"workers": 2}}, ["ok", "raised"], "was killed by SIGSEGV"),
     ],
 )
 def test_a_loader_ends_in_time_and_leaves_nothing(guard, place, name, options, expected, text):
@@ -85,9 +89,19 @@ def test_a_loader_ends_in_time_and_leaves_nothing(guard, place, name, options, e
     await_nothing_new(place, before)
 
 
-def test_the_line_that_hangs_is_named(guard):
-    _, error = statuses(guard, "sleeping", timeout=6, ranks=1)
-    assert "plain.py" in error["where"] and "__getitem__" in error["where"]
+@pytest.mark.parametrize(
+    ("name", "timeout", "status", "words"),
+    [
+        ("sleeping", 6, "hung", ["plain.py", "in __getitem__"]),
+        ("stopped", 8, "hung", ["plain.py", "in stopped"]),
+        ("unsendable", 8, "hung", ["a batch cannot be sent", "Can't pickle local object"]),
+        ("crashing", 6, "died", ["plain.py", "in __getitem__"]),
+    ],
+)
+def test_the_place_where_a_loader_hangs_or_dies_is_named(guard, name, timeout, status, words):
+    seen, error = statuses(guard, name, timeout=timeout, ranks=1)
+    assert status in seen
+    assert all(word in error["where"] for word in words)
 
 
 def test_the_callers_seeds_stay():

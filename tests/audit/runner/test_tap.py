@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,6 +75,13 @@ def test_a_loader_without_indices_is_known_by_content(rank):
 def test_an_endless_loader_is_left(rank):
     tap = Tap(plain.good(length=400), rank, max_batches=3)
     assert len(list(tap.epoch())) == 3 and tap.ended == [False]
+
+
+@pytest.mark.parametrize(("share", "batches"), [(1.0, 20), (0.5, 10)])
+def test_an_epoch_leaves_time_for_the_next(share, batches):
+    ticking = SimpleNamespace(left=iter(range(21, 0, -1)).__next__)
+    tap = Tap(plain.good(400, num_workers=0), ticking)
+    assert len(list(tap.epoch(share))) == batches and tap.ended == [False]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def _mib(size: float) -> str:
 
 
 def _told(error: dict[str, Any]) -> str:
-    return f"{error['type']}: {error['text']}"
+    return error["text"]
 
 
 @check("DP4", probes=("contract",))

@@ -162,7 +162,7 @@ def duplicates(evidence: Evidence) -> Iterable[Finding]:
     for axis, kind in ((1, "workers"), (0, "ranks")):
         pairs = [(streams[a], streams[b]) for a, b in _neighbours(streams, axis)]
         same = any(a == b and len(set(a)) >= EXAMPLES for a, b in pairs)
-        if not (extra[kind].total() > min(spare, whole.total() - 1) if complete else same):
+        if not (extra[kind].total() > max(0, min(spare, whole.total() - 1)) if complete else same):
             continue
         failed, again, factor = True, extra[kind] or total, shape[kind]
         cause = f"{len(again)} samples come on several of {factor} {kind}, up to {factor} times an epoch"

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace.audit.probes.values import channel_axis, draw, walk
+from millrace.audit.probes.values import channel_axis, draw
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import members, walk_tensors
 from millrace.audit.runner.tap import reseed
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.walk import walk
 
 SUFFIXES = (".png", ".bmp", ".ppm", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 PRIMARIES = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
@@ -46,7 +47,7 @@ def relisted(value: Any, listed: str) -> Any:
 def replace(loader: Any, folder: Path) -> dict[str, tuple[str, Path]]:
     """List one file everywhere in place of images. Return {attribute: (a file it listed, the new file)}."""
     replaced = {}
-    for path, owner in list(walk(loader)):
+    for path, owner in list(walk(loader, "loader", code=True)):
         for name, rows in list(getattr(owner, "__dict__", {}).items()):
             rows = rows.tolist() if getattr(rows, "ndim", 0) == 1 and hasattr(rows, "tolist") else rows
             entries = rows.values() if isinstance(rows, dict) else rows

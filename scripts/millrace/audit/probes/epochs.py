@@ -40,7 +40,7 @@ def epochs(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     plain = []
     for epoch in range(options.epochs):
         rank.barrier()
-        tap.run()
+        tap.run(share=1 / (options.epochs - epoch))
         plain.append({"notes": tap.notes(epoch), "ended": tap.ended[epoch], "length": length(loader)})
     tap.close()
     return {"plain": plain}
@@ -84,9 +84,9 @@ def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         part = loader if name == "loader" else part
         part.set_epoch = noting(part.set_epoch, lambda *args, name=name: calls.append([name, *args]))
     Join.__init__ = noting(Join.__init__, lambda *_: joins.append(True))
-    # It may train for long: its first epochs say enough.
+    # It may train for long: its first epochs say enough. Again and again, as no error leaves a __del__.
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, max(1.0, rank.left() - 2))
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, rank.left() - 2), 0.5)
     with suppress(KeyboardInterrupt):
         function(loader)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -101,7 +101,7 @@ def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     loader = target.loader()
     tap = Tap(loader, rank, options.workers)
     core = tap.original
-    if core is None or isinstance(core.dataset, IterableDataset):
+    if core is None or isinstance(core.dataset, IterableDataset) or length(core.dataset) == 0:
         return {"epochs": None}
     drawn = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
     batch = list(drawn) if isinstance(drawn, (list, tuple)) and core.batch_sampler is not None else [drawn]

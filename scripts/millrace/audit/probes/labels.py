@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from millrace.audit.probes.values import draw, walk
+from millrace.audit.probes.values import draw
 from millrace.audit.runner.tap import reseed
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.walk import walk
 
 BATCHES, ROWS, LONGEST = 4, 8, 4096
 SPECIAL = ("eos", "pad", "audio", "image", "video")
@@ -47,7 +48,7 @@ def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
                     row["alone"] = once[0] if once == again and len(samples) == len(batch["labels"]) else None
             if rank.left() < 2:
                 break
-    for _, value in walk(loader) if batches else ():
+    for _, value in walk(loader, code=True) if batches else ():
         for name in (f"{of}{end}" for of in SPECIAL for end in ("_token_id", "_id")):
             with contextlib.suppress(Exception):
                 special.setdefault(name.split("_")[0], int(getattr(value, name)))

@@ -10,11 +10,13 @@ import torch
 from torch.utils.data import IterableDataset
 
 from millrace.audit.runner.tap import Tap
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Target, locate
 
 
 def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """Read a batch without workers; what it raises is for other probes to find out."""
+    for name in filter(None, (options.val_loader, options.model, options.loop)):
+        locate(name)  # a name that is misspelt is an error, no missing verdict
     tap = Tap(target.loader(), rank, workers=0, max_batches=1)
     with contextlib.suppress(Exception):
         tap.run()
@@ -33,5 +35,5 @@ def length(thing: Any) -> int | None:
     """What `len` says, or None."""
     try:
         return len(thing)
-    except (TypeError, NotImplementedError):
+    except Exception:  # torch's is a TypeError, others' are what they like
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import re
 import sys
 import time
@@ -15,9 +14,10 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.probes.look import length
-from millrace.audit.probes.methods import walk
 from millrace.audit.runner.tap import Tap, reseed
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.walk import walk
+from millrace.common.machine.memory import host_memory
 
 CHUNK, MOST, GROWN, SECONDS = 8, 4096, 512 * 2**20, 3.0
 # How classes bound a cache: they compare its length with a number, or remove entries.
@@ -45,13 +45,9 @@ def memory(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         new.append(measured)
         if time.monotonic() > until or new[-1][1] - new[0][1] > GROWN:
             break
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
     seen = {"samples": length(data), "workers": loader.num_workers, "ranks": options.ranks, "new": new}
     seen |= {"persistent": loader.persistent_workers, "split": hasattr(loader.sampler, "num_replicas")}
-    return seen | {"most": bound(data), "machine": min(limits)}
+    return seen | {"most": bound(data), "machine": host_memory()}
 
 
 def measure(samples: list[Any]) -> list[int]:
@@ -66,7 +62,7 @@ def measure(samples: list[Any]) -> list[int]:
 def bound(data: Any) -> int | None:
     """The most entries that a data set's caches may have; None: without a bound; 0: with an unknown one."""
     most: list[int] = []
-    for each in {type(each): each for _, each in walk(data, "")}.values():
+    for each in {type(each): each for _, each in walk(data)}.values():
         if type(each).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
             continue
         home, own = vars(sys.modules[type(each).__module__]), list(vars(type(each)).values())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
-import os
+import math
 import sys
 import time
-from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -18,11 +16,12 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from millrace.audit.runner import trace
-from millrace.audit.runner.digest import fields, members
-from millrace.audit.runner.tap import Tap, reseed
+from millrace.audit.runner.digest import fields
+from millrace.audit.runner.tap import Functions, Noted, Tap, reseed
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.walk import parts, walk
 
-SAMPLES, DEPTH, ITEMS = 4, 5, 50
+SAMPLES, DEPTH = 4, 20
 SENT = ("spawn", "forkserver")
 
 
@@ -39,95 +38,66 @@ def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     if script.endswith(".py"):
         # Spawned workers import the user's script first, as they do where it is run.
         sys.modules["__main__"].__file__, sys.modules["__main__"].__spec__ = str(Path(script).resolve()), None
-    changes = {"_iterator": None, "num_workers": 1, "prefetch_factor": 2, "persistent_workers": False}
-    changes |= {"pin_memory": False, "timeout": 0, "generator": None}
-    changes |= {"collate_fn": Fields(loader.collate_fn, batched)}
-    if twice := not isinstance(loader.dataset, IterableDataset):
-        drawn = next(iter(loader.batch_sampler), []) if batched else list(islice(loader.sampler, SAMPLES))
-        drawn = drawn[:SAMPLES]
-        changes |= {"batch_sampler": [drawn, drawn]} if batched else {"sampler": drawn * 2}
-    readers, began = {}, time.monotonic()
+    view, drawn = copy.copy(loader), []
+    vars(view).update(pin_memory=False, timeout=0, generator=None)
+    if not isinstance(loader.dataset, IterableDataset):
+        drawn = next(iter(loader.batch_sampler), []) if batched else islice(loader.sampler, SAMPLES)
+        drawn = list(islice(drawn, SAMPLES))
+    began = time.monotonic()
     for name in ("fork", "fork again", *([own] if own in SENT else SENT)):
         # A large data set takes long to send: it is sent twice only if there is time.
-        if name == "forkserver" != own and rank.left() < 2 * (time.monotonic() - began):
+        if name == "forkserver" != own and rank.left() < time.monotonic() - began:
             break
         reseed(options.seed)
         method = name.split()[0]
         torch.multiprocessing.set_start_method(method, force=True)  # also for what a script starts itself
-        changes["_DataLoader__multiprocessing_context"] = torch.multiprocessing.get_context(method)
+        how = {"max_batches": 2 if batched else 2 * SAMPLES, "indices": [drawn, drawn] if drawn else None}
+        tap = Tap(view, rank, 1, method, functions=Holding, **how)
         try:
-            view = copy.copy(loader)
-            vars(view).update(changes)
-            readers[name] = iter(view)
+            tap.run(share=math.inf)  # half of the samples would prove nothing
         except Exception as error:
-            parts = {part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")}
-            seen["pickled"] = [bad for part, each in parts.items() if (bad := unpicklable(each, part))]
-            if seen["pickled"]:
+            sent = {part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")}
+            bad = [unpicklable(each, part) for part, each in sent.items()] if method in SENT else []
+            if any(bad):
+                seen["pickled"] = list(filter(None, bad))
                 break
-            seen["runs"][name] = {"raised": trace.described(error)}
-    for name, reader in readers.items():  # all start at the same time
-        try:
-            batches = list(islice(reader, 2 if batched else 2 * SAMPLES))
-            digests: dict[str, list[str]] = {}
-            for number, batch in enumerate(batches):
-                place = number % (len(batches) // 2) if twice else number
-                for field, each in batch["digests"].items():
-                    digests.setdefault(f"{place} {field}", []).append(each)
-            seen["runs"][name] = {"digests": digests, "holds": batches[0]["holds"] if batches else {}}
-        except Exception as error:
             log = (rank.scratch / f"{rank.rank}.log").read_text(errors="replace")
             seen["runs"][name] = {"raised": trace.described(error), "unguarded": "bootstrapping phase" in log}
-        reader._shutdown_workers()
+            continue
+        finally:
+            tap.close()
+        notes, digests = tap.notes(0), {}
+        for number, note in enumerate(notes):
+            place = number % (len(notes) // 2) if drawn else number
+            for part, content in enumerate([*note["samples"], note["fields"]]):
+                for field, each in content.items():
+                    digests.setdefault(f"{place} {part}: {field}", []).append(each)
+        seen["runs"][name] = {"digests": digests, "holds": notes[0]["holds"] if notes else {}}
     return seen
 
 
-class Fields:
-    """Instead of the batch: digests of its samples and of itself, and what the worker's data set holds."""
+class Holding(Functions):
+    """Notes also the fields of the batch, and what the worker's data set holds."""
 
-    def __init__(self, collate: Any, batched: bool) -> None:
-        self.collate, self.batched = collate, batched
-
-    def __call__(self, samples: Any) -> dict[str, Any]:
-        parts = [fields(each) for each in (samples if self.batched else [samples])]
-        parts.append(fields(self.collate(samples)))
-        digests = {
-            f"{place}: {name}": each for place, part in enumerate(parts) for name, each in part.items()
-        }
+    def collate_fn(self, samples: Any) -> Noted:
+        note, batch = super().collate_fn(samples)
         holds = {path: type(each).__name__ for path, each in walk(get_worker_info().dataset, "dataset")}
-        return {"digests": digests, "holds": holds}
-
-
-def walk(root: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """An object and what it holds, with paths such as `dataset.transform.transforms.0`."""
-    queue, seen = [(name, root, 0)], set()
-    for path, value, depth in queue:
-        yield path, value
-        if id(value) not in seen and depth < DEPTH:
-            seen.add(id(value))
-            queue += [(f"{path}.{name}", each, depth + 1) for name, each in _parts(value)]
-
-
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, partial):
-        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
-    if isinstance(value, (dict, list, tuple)):
-        return list(islice(members(value), ITEMS))
-    if isinstance(value, (torch.Tensor, type, type(os))):
-        return []
-    own = [("__self__", value.__self__)] if hasattr(value, "__func__") else []
-    return own + list(getattr(value, "__dict__", {}).items())
+        return Noted({**note, "fields": fields(batch), "holds": holds}, batch)
 
 
 def unpicklable(value: Any, path: str) -> dict[str, str] | None:
     """Why a part cannot be sent to a new process, and the path of the innermost thing that is the cause."""
-    try:
-        ForkingPickler.dumps(value)
-    except Exception as error:
-        inner = (unpicklable(each, f"{path}.{name}") for name, each in _parts(value) if each is not value)
-        what = f"{type(value).__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-        bad = {"path": path, "what": what, "text": f"{type(error).__name__}: {error}"}
-        return next(filter(None, inner), bad)
-    return None
+    bad, below = None, [(path, value)]
+    while below:
+        path, value = below.pop(0)
+        try:
+            ForkingPickler.dumps(value)
+        except Exception as error:
+            what = f"{type(value).__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+            bad = {"path": path, "what": what, "text": f"{type(error).__name__}: {error}"}
+            deeper = path.count(".") < DEPTH
+            below = [(f"{path}.{name}", each) for name, each in parts(value)] if deeper else []
+    return bad
 
 
 def _open(value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any
 
 import torch
@@ -37,10 +36,9 @@ def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     if (call := _call(network, whole)) is None:
         return seen | {"one": {"unknown": "no way to call the model with a batch was found"}}
     if core is not None and core.batch_sampler is not None:
-        samples = core.dataset
-        if not isinstance(samples, IterableDataset):
-            samples = (core.dataset[index] for batch in core.batch_sampler for index in batch)
-        alone = core.collate_fn(list(islice(samples, 1)))
+        data, stream = core.dataset, isinstance(core.dataset, IterableDataset)
+        sample = next(iter(data)) if stream else data[next(iter(next(iter(core.batch_sampler))))]
+        alone = core.collate_fn([sample])
         seen["one"] = {"shapes": {path: list(each.shape) for path, each in walk_tensors(alone)}}
         try:
             call(alone)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import types
-from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -16,40 +13,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from millrace.audit.runner.digest import walk_tensors
 from millrace.audit.runner.tap import Tap, reseed
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.walk import walk
 
-BATCHES, SHORT, CHANNELS = 6, 64, (1, 3, 4)
-FOREIGN = ("torch", "torchvision", "albumentations", "PIL", "numpy", "cv2", "datasets")
+BATCHES, CHANNELS = 6, (1, 3, 4)
 TRANSFORMS = {"Normalize", "ToTensor", "ToTensorV2", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype"}
-
-
-def walk(root: Any, name: str = "loader", limit: int = 3000) -> Iterator[tuple[str, Any]]:
-    """Yield (path, object) for all that an object reaches, the nearest first: attributes, items, bound
-    arguments, closures, and the globals that its functions name."""
-    queue, seen = deque([(name, root)]), set()
-    while queue and len(seen) < limit:
-        path, value = queue.popleft()
-        if isinstance(value, (str, bytes, int, float, type, types.ModuleType)) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        yield path, value
-        parts: Any = ()
-        if isinstance(value, Mapping):
-            parts = ((f"[{key!r}]", item) for key, item in islice(value.items(), SHORT))
-        elif isinstance(value, (list, tuple)):
-            parts = ((f"[{place}]", item) for place, item in enumerate(value[:SHORT]))
-        elif isinstance(value, (functools.partial, types.MethodType)):
-            names = ("func", "args", "keywords", "__self__", "__func__")
-            parts = [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
-        elif isinstance(value, types.FunctionType) and value.__module__.split(".")[0] not in FOREIGN:
-            scope = value.__globals__
-            parts = [(f":{name}", scope[name]) for name in value.__code__.co_names if name in scope]
-            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
-                parts += [(f":{name}", cell.cell_contents)] if cell != types.CellType() else []
-        elif not hasattr(value, "dtype") and not isinstance(value, types.FunctionType):
-            methods = ("__getitem__", "__iter__", "__call__")
-            parts = [("", getattr(type(value), method, None)) for method in methods]
-            parts += [(f".{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
-        queue.extend((path + step, part) for step, part in parts)
 
 
 def flat(value: Any) -> list | None:
@@ -118,11 +85,11 @@ def watch(step: Any) -> dict:
 def inventory(loader: Any) -> dict[str, list[dict]]:
     """Return the chains of transforms that the loader reaches, and attributes that are a mean with a std."""
     chains, constants, known = [], [], set()
-    for path, value in list(walk(loader)):
+    for path, value in list(walk(loader, "loader", code=True)):
         inner = flat(value) or []
         named = path.endswith(("transform", "transforms", "augment", "preprocess")) and inner
         if id(value) not in known and (named or {type(s).__name__ for s in [value, *inner]} & TRANSFORMS):
-            known |= {id(part) for _, part in walk(value, limit=200)}
+            known |= {id(part) for _, part in walk(value, limit=200, code=True)}
             chains.append({"path": path, "steps": [watch(step) for step in inner or [value]]})
         elif id(value) not in known:
             scope = getattr(value, "__dict__", {})

@@ -31,9 +31,8 @@ def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
         entries.append({"name": name, "title": known.title, "link": known.urls[0], "findings": own})
     for name, result in context["probes"].items():
         head = {"name": name, "status": result.status, "seconds": result.seconds}
-        words = ": ".join(result.error[key] for key in ("type", "text") if result.error.get(key))
         where = f" ({result.error['where']})" if result.error.get("where") else ""
-        probes.append({**head, "error": words + where})
+        probes.append({**head, "error": result.error.get("text", "") + where})
     seen = {name: (result.data or [{}])[0] for name, result in context["probes"].items()}
     said = {"version": VERSION, "loader": context["loader"], "command": context["command"]}
     said["environment"] = {key: seen["look"][key] for key in PLACE if key in seen["look"]}

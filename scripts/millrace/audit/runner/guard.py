@@ -27,6 +27,7 @@ from typing import Any
 from millrace.audit.runner import linux, trace
 from millrace.audit.runner.registry import PROBES, Probe, Result
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.common.machine.memory import kernel_bytes
 
 POLL = 0.02
 LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
@@ -48,16 +49,12 @@ class Guard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        self._process.terminate()  # interrupted in mid-audit
+        self._process.terminate()  # it clears up, also in mid-audit
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVING)
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass  # its streams are closed
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def audit(self, options: Options, probes: list[str]) -> dict[str, Result]:
@@ -120,7 +117,7 @@ class _Run:
         self.world = options.ranks if probe.ranks else 1
 
     def result(self) -> Result:
-        limit = self.options.memory_mb * 2**20 or min(8 * 2**30, linux.available_bytes() // 2)
+        limit = self.options.memory_mb * 2**20 or min(8 * 2**30, kernel_bytes("MemAvailable", "meminfo") // 2)
         before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
@@ -168,7 +165,8 @@ class _Run:
         log = os.open(self.folder / f"{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
             os.dup2(target, stream)
-        faulthandler.register(signal.SIGUSR1, file=log, all_threads=False)
+        faulthandler.enable(log, all_threads=False)  # says where a segmentation fault arose
+        faulthandler.register(signal.SIGUSR1, file=log)  # of all threads: any may get the signal
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         place["TMPDIR"] = tempfile.tempdir = str(self.folder)  # what lies there is removed
@@ -198,20 +196,26 @@ class _Run:
         if error := self._answer(rank).get("error"):
             return "raised", {**error, "rank": rank}
         name = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
-        text = f"rank {rank} ended with {name}"
-        return "died", {"text": text, "log": self._log(rank)[-2000:], "rank": rank}
+        log, text = self._log(rank), f"rank {rank} ended with {name}"
+        where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))
+        return "died", {"text": text, "where": where, "log": log[-2000:], "rank": rank}
 
     def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
         """Where the processes stand that did not end: the workers first, as the others wait for them."""
-        said = len(self._log(rank))
+        before = self._log(rank)
         for each in [*linux.descendants(pid), pid]:
+            written, until = len(self._log(rank)), time.monotonic() + 1
             with contextlib.suppress(OSError):
                 os.kill(each, 0 if linux.is_tracker(each) else signal.SIGUSR1)  # it would end a tracker
-            time.sleep(0.1)
-        lines = self._log(rank)[said:].splitlines()
-        frames = [line.strip() for line in lines if line.startswith("  File ")]
-        text = f"no end after {self.seconds:.0f} s"
-        return {"text": text, "where": trace.users(frames), "trace": frames[:20], "rank": rank}
+                os.kill(each, signal.SIGCONT)  # a stopped process says nothing
+            while len(self._log(rank)) == written and time.monotonic() < until:
+                time.sleep(POLL)
+            time.sleep(0.1)  # for the rest of its stack
+        frames, where = trace.frames(self._log(rank)[len(before) :]), ""
+        if "in _feed" in before:  # multiprocessing prints why a worker's batch cannot be sent, and goes on
+            where = f"a batch cannot be sent: {before.splitlines()[-1]}"
+        where, text = where or trace.users(frames), f"no end after {self.seconds:.0f} s"
+        return {"text": text, "where": where, "trace": frames[:20], "rank": rank}
 
 
 def _join_group(me: Rank) -> None:

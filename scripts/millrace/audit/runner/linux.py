@@ -8,6 +8,8 @@ import os
 import re
 from pathlib import Path
 
+from millrace.common import processes
+
 
 def _prctl(option: int, value: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
@@ -26,17 +28,7 @@ def adopt_orphans() -> None:
 
 def descendants(pid: int = 0) -> list[int]:
     """All processes below `pid` (0: this one), of any depth."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    below, open_ends = [], [pid or os.getpid()]
-    while open_ends:
-        children = parents.get(open_ends.pop(), [])
-        below += children
-        open_ends += children
-    return below
+    return processes.children(pid or os.getpid(), recursive=True)
 
 
 def is_tracker(pid: int) -> bool:
@@ -64,10 +56,3 @@ def shared_files(pids: list[int]) -> set[str]:
         made = tuple(f"torch_{pid}_" for pid in pids)
         names.update(name for name in os.listdir("/dev/shm") if name.startswith(made))
     return names
-
-
-def available_bytes() -> int:
-    """Memory that new processes can have."""
-    with contextlib.suppress(OSError, TypeError):
-        return 1024 * int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
-    return 0

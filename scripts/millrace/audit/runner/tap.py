@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import multiprocessing.connection
 import os
 import random
@@ -12,10 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
-from types import CellType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -23,10 +18,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from millrace.audit.runner import linux
 from millrace.audit.runner.digest import digest, fields, members, walk_tensors
 from millrace.audit.runner.target import Rank
+from millrace.audit.runner.walk import walk
 
 RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what it saw
 MOST_WORKERS = 2  # show what more would show
-_folders = itertools.count()
 
 
 class Tap:
@@ -46,47 +41,49 @@ class Tap:
         *,
         max_batches: int = 1000,
         indices: list[list[int]] | None = None,
+        functions: type[Functions] | None = None,
     ) -> None:
-        self.rank, self.max_batches = rank, max_batches
-        self.folder = rank.scratch / f"tap-{rank.rank}-{next(_folders)}"
-        self.folder.mkdir()
+        self.rank, self.max_batches, self.kind = rank, max_batches, functions or Functions
         self.workers, self.start_method, self.given = workers, start_method, indices
         # The DataLoader that is listened to, if there is one, and the user's own behind it.
         self.core: DataLoader | None = None
         self.original: DataLoader | None = None
         self.drawn: list[Any] = []
+        self.made: list[dict[str, Any]] = []
         self.view = self._wrapped(loader)
         self._notes: list[list[dict[str, Any]]] = []
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
-        # Of each worker's file: lines that were read, and the states that the last start noted.
-        self._read: dict[Path, tuple[int, dict[str, str] | None]] = {}
 
-    def epoch(self) -> Iterator[Any]:
-        """The user's batches, untouched; at most `max_batches`, and no longer than the probe's time."""
+    def epoch(self, share: float = 1.0) -> Iterator[Any]:
+        """The user's batches, untouched; at most `max_batches`, and for this share of the time left."""
         self.drawn.clear()
+        self.made.clear()
         notes: list[dict[str, Any]] = []
         self._notes.append(notes)
         self.ended.append(False)
         if self.core is not None and self.core.num_workers == 0:
-            _write(self.folder, {"start": states(self.core.dataset, self.original.collate_fn)})
+            self.functions.start = states(self.core.dataset, self.original.collate_fn)
         slowest, before = 0.0, time.monotonic()
+        reserve = RESERVE + (1 - share) * self.rank.left()
         for step, batch in enumerate(self.view):
+            if isinstance(batch, Noted):  # of a loader that was made of this one's functions
+                batch = self._taken(batch)
             notes.append({"step": step, "batch": digest(batch), "size": batch_size(batch)})
-            if hasattr(self.view, "sample_ids"):
+            if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))
                 notes[-1] |= {"indices": ids, "named": True, "size": len(ids)}
             yield batch
             slowest, before = max(slowest, time.monotonic() - before), time.monotonic()
-            if step + 1 >= self.max_batches or self.rank.left() < RESERVE + 2 * slowest:
+            if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
                 self.close()
                 break
         else:
             self.ended[-1] = True
         self._join(notes)
 
-    def run(self) -> None:
+    def run(self, share: float = 1.0) -> None:
         """Read one epoch."""
-        for _ in self.epoch():
+        for _ in self.epoch(share):
             pass
 
     def notes(self, epoch: int) -> list[dict[str, Any]]:
@@ -125,7 +122,7 @@ class Tap:
                 changes["_DataLoader__multiprocessing_context"] = context
         if hasattr(loader, "_initial_iter_for_state_dict"):  # torchdata's, once it was asked for its state
             changes["_initial_iter_for_state_dict"] = False
-        functions = Functions(loader, self.folder)
+        self.functions = functions = self.kind(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not isinstance(loader.dataset, IterableDataset):
             name, given = "batch_sampler" if functions.batched else "sampler", self.given
@@ -133,38 +130,47 @@ class Tap:
                 given = [each for batch in given for each in batch]
             changes[name] = Indices(getattr(loader, name) if given is None else given, self.drawn)
         self.core, self.original = _copy(loader, changes), loader
+        kind, taken = type(loader), self._taken
+
+        def get_iterator(core: DataLoader) -> Any:
+            iterator = kind._get_iterator(core)
+            own = type(iterator)
+            # By its class: an iterator that refers to itself would live on, and with it its workers.
+            methods = {"_next_data": lambda self: taken(own._next_data(self))}
+            iterator.__class__ = type(own.__name__, (own,), methods)
+            return iterator
+
+        methods = {"_get_iterator": get_iterator, "__module__": kind.__module__}
+        self.core.__class__ = type(kind.__name__, (kind,), methods)
         return self.core
 
+    def _taken(self, noted: Noted) -> Any:
+        self.made.append(noted.note)
+        return noted.batch
+
     def _join(self, notes: list[dict[str, Any]]) -> None:
-        """Add what the workers wrote. Batches are known by content, equal ones by their worker's turn."""
-        lines: dict[str, list[dict[str, Any]]] = {}
-        turns: dict[tuple[int | None, int], dict[str, Any]] = {}
-        for path in sorted(self.folder.glob("*.jsonl")):
-            written = path.read_text().splitlines()
-            (read, start), order = self._read.get(path, (0, None)), 0
-            for line in map(json.loads, written[read:]):
-                start = line.get("start", start)
-                if "batch" in line:
-                    line |= {"order": order, "start": start}
-                    lines.setdefault(line["batch"], []).append(line)
-                    turns[line["worker"], order] = line
-                    order += 1
-            self._read[path] = len(written), start
-        for note in notes:
-            step, alike = note["step"], lines.get(note["batch"])
-            line: dict[str, Any] = {}
-            if alike:
-                alike.sort(key=lambda each: (each["order"], each["worker"] or 0))
-                line = alike.pop(0)
-            elif self.core is not None and not isinstance(self.core.dataset, IterableDataset):
-                # A wrapper makes other batches of what workers wrote; indices are dealt in turn.
-                workers = self.core.num_workers
-                line = turns.get((step % workers, step // workers) if workers else (None, step), {})
-            note.update({"worker": None, **line, "batch": note["batch"]})
-            if self.core is not None and "indices" not in note:
+        """Add what is known of how each batch was made. Batches are known by content, equal ones by turn."""
+        left: dict[str, list[dict[str, Any]]] = {}
+        for made in self.made:
+            left.setdefault(made["batch"], []).append(made)
+        for step, note in enumerate(notes):
+            made = {}
+            if alike := left.get(note["batch"]):
+                made = alike.pop(0)
+            elif step < len(self.made) and not isinstance(self.core.dataset, IterableDataset):
+                made = self.made[step]  # a wrapper makes other batches of them; indices are dealt in turn
+            note.update({"worker": None, **made, "batch": note["batch"]})
+            if "indices" not in note:
                 note["indices"] = index_list(self.drawn[step] if step < len(self.drawn) else None)
             if "samples" in note and "named" not in note:
                 note["size"] = len(note["samples"])
+
+
+class Noted(NamedTuple):
+    """A batch on its way from the worker to the loop, and how it was made."""
+
+    note: dict[str, Any]
+    batch: Any
 
 
 class Indices:
@@ -190,19 +196,18 @@ class Indices:
 class Functions:
     """The user's functions, which note samples, the batch that is made of them, and states of generators."""
 
-    def __init__(self, loader: DataLoader, folder: Path) -> None:
+    def __init__(self, loader: DataLoader) -> None:
         self.init, self.collate = loader.worker_init_fn, loader.collate_fn
-        self.batched, self.folder = loader.batch_sampler is not None, folder
+        self.batched, self.start = loader.batch_sampler is not None, None
 
-    def collate_fn(self, samples: Any) -> Any:
+    def collate_fn(self, samples: Any) -> Noted:
         digests = [fields(each) for each in (samples if self.batched else [samples])]
         batch = self.collate(samples)
         note = {"pid": os.getpid(), "samples": digests, "batch": digest(batch)}
         info = get_worker_info()
         note |= {"worker": info and info.id, "seed": info and info.seed}
-        note["random"] = states(info and info.dataset, self.collate)
-        _write(self.folder, note)
-        return batch
+        note |= {"random": states(info and info.dataset, self.collate), "start": self.start}
+        return Noted(note, batch)
 
     def worker_init_fn(self, worker: int) -> None:
         linux.die_with_parent(signal.SIGKILL)
@@ -210,7 +215,7 @@ class Functions:
         threading.Thread(target=_die_with, args=[parent], daemon=True).start()
         if self.init is not None:
             self.init(worker)
-        _write(self.folder, {"start": states(get_worker_info().dataset, self.collate)})
+        self.start = states(get_worker_info().dataset, self.collate)
 
 
 def _die_with(process: Any) -> None:
@@ -233,30 +238,11 @@ def states(*holders: Any) -> dict[str, str]:
     if (numpy := sys.modules.get("numpy")) is not None:
         seen["numpy"] = digest(numpy.random.get_state())
     for holder in holders:
-        seen |= {path: _state(each) for path, each in generators(holder)}
+        for path, each in walk(holder, code=True):
+            of_numpy = type(each).__module__.startswith("numpy.random")
+            if of_numpy or isinstance(each, (torch.Generator, random.Random)):
+                seen[path] = _state(each)
     return seen
-
-
-def generators(
-    value: Any, path: str = "", depth: int = 5, seen: set[int] | None = None
-) -> Iterator[tuple[str, Any]]:
-    """The random generators below an object's attributes, with their paths."""
-    seen = set() if seen is None else seen
-    if id(value) in seen or isinstance(value, (torch.Tensor, type, str, bytes, int, float)) or value is None:
-        return
-    seen.add(id(value))
-    module = type(value).__module__
-    if isinstance(value, (torch.Generator, random.Random)) or module.startswith("numpy.random"):
-        yield path, value
-    elif isinstance(value, partial):
-        yield from generators((value.func, value.args, value.keywords), path, depth, seen)
-    elif depth:
-        cells = getattr(value, "__closure__", None) or ()
-        cells = [cell.cell_contents for cell in cells if cell != CellType()]  # an empty one raises
-        slots = () if hasattr(value, "__dict__") else getattr(type(value), "__slots__", ())
-        parts = [("closure", cells), *members(value), *((name, getattr(value, name, None)) for name in slots)]
-        for name, each in parts[:100]:
-            yield from generators(each, f"{path}.{name}" if path else name, depth - 1, seen)
 
 
 def _state(generator: Any) -> str:
@@ -290,8 +276,3 @@ def _copy(loader: Any, changes: dict[str, Any]) -> Any:
     view = object.__new__(type(loader))
     view.__dict__.update({**loader.__dict__, **changes})
     return view
-
-
-def _write(folder: Path, note: dict[str, Any]) -> None:
-    with open(folder / f"{os.getpid()}.jsonl", "a") as file:
-        file.write(json.dumps(note) + "\n")

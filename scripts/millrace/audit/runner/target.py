@@ -7,16 +7,12 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from millrace.common.errors import MillraceError
-
-
-class NotLoadable(MillraceError):
-    """The name given leads to nothing that can be audited."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +115,11 @@ def locate(name: str) -> Any:
     """What `package.module:name` or `file.py:name` leads to."""
     place, _, attribute = name.rpartition(":")
     if not (place and attribute):
-        raise NotLoadable("is not module:name", name, "Write package.module:factory or file.py:factory")
+        raise MillraceError("is not module:name", name, "Write package.module:factory or file.py:factory")
     if place.endswith(".py"):
         path = Path(place).resolve()
         if not path.is_file():
-            raise NotLoadable("there is no such file", str(path))
+            raise MillraceError("there is no such file", str(path))
         # Workers that are spawned import it by this name, from this folder.
         sys.path.insert(0, str(path.parent))
         place = path.stem
@@ -132,12 +128,12 @@ def locate(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and place.startswith(error.name):
             remedy = "Start the audit where Python finds it, or give the file: file.py:factory"
-            raise NotLoadable(f"there is no module {error.name}", name, remedy) from None
+            raise MillraceError(f"there is no module {error.name}", name, remedy) from None
         raise
     for part in attribute.split("."):
         if not hasattr(thing, part):
             names = [each for each, value in vars(thing).items() if callable(value) and each[0] != "_"]
-            raise NotLoadable(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
+            raise MillraceError(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
         thing = getattr(thing, part)
     return thing
 
@@ -152,10 +148,12 @@ def _loader(name: str, args: dict[str, Any], method: str) -> Any:
                 getattr(thing, prepare)(*values)
         thing = getattr(thing, method)()
     kind = type(thing).__name__
-    if not hasattr(thing, "__iter__"):
+    several = isinstance(thing, (list, tuple)) and any(hasattr(each, "collate_fn") for each in thing)
+    if several or isinstance(thing, (Mapping, str, type)) or not hasattr(thing, "__iter__"):
         remedy = f"Return a DataLoader, an iterable of batches, or an object with {method}()"
-        raise NotLoadable(f"gave a {kind}, which gives no batches", name, remedy)
+        what = "holds loaders: name a function that returns one" if several else "gives no batches"
+        raise MillraceError(f"gave a {kind}, which {what}", name, remedy)
     if hasattr(thing, "__next__"):
         remedy = "Return the DataLoader itself, or what has __iter__ alone: a second epoch is read too"
-        raise NotLoadable(f"gave an iterator ({kind}), which ends for good", name, remedy)
+        raise MillraceError(f"gave an iterator ({kind}), which ends for good", name, remedy)
     return thing

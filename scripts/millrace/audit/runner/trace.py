@@ -5,6 +5,9 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from millrace.common import processes
+from millrace.common.errors import MillraceError
+
 _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<frozen", "<string>")
 
 
@@ -13,12 +16,20 @@ def described(error: BaseException) -> dict[str, Any]:
     stack = traceback.extract_tb(error.__traceback__)
     frames = [f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(stack)]
     frames = [frame for frame in frames if "millrace/audit/" not in frame]
-    text = str(error).strip() or type(error).__name__
+    text, kind = str(error).strip(), type(error).__name__
     if "Original Traceback" in text:  # of a worker: the last line says what
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         frames = [line for line in reversed(lines) if line.startswith('File "')] + frames
         text = f"{lines[-1]} ({lines[0].rstrip('.')})"
-    return {"type": type(error).__name__, "text": text, "where": users(frames), "trace": frames[:20]}
+    elif not isinstance(error, MillraceError):
+        lost = processes.lost_worker(error)
+        text = lost.problem if lost else f"{kind}: {text}".removesuffix(": ")
+    return {"type": kind, "text": text, "where": users(frames), "trace": frames[:20]}
+
+
+def frames(log: str) -> list[str]:
+    """The lines of stacks in a log."""
+    return [line.strip() for line in log.splitlines() if line.startswith("  File ")]
 
 
 def users(frames: list[str]) -> str:

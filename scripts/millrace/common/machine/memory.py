@@ -39,8 +39,8 @@ class HostMeter:
         # Beyond this (or most of what the machine has free) allocations fail as errors of Python or torch,
         # and the kernel kills no process.
         room = max(int(self.limit * _HARD) - self._fixed, 0) + _HARD_ROOM
-        room = min(room, int(_kernel_bytes("MemAvailable", "meminfo") * _SHARE_OF_FREE))
-        if data := _kernel_bytes("VmData"):
+        room = min(room, int(kernel_bytes("MemAvailable", "meminfo") * _SHARE_OF_FREE))
+        if data := kernel_bytes("VmData"):
             with contextlib.suppress(ValueError, OSError):
                 hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
                 resource.setrlimit(resource.RLIMIT_DATA, (data + room, hard))
@@ -102,20 +102,22 @@ def says_out_of_memory(text: str) -> bool:
     return any(sign in text for sign in _OUT_OF_MEMORY)
 
 
-def _kernel_bytes(name: str, file: str = "self/status") -> int:
+def kernel_bytes(name: str, file: str = "self/status") -> int:
     """Bytes of a field of this file below /proc; 0 if the kernel has none."""
-    lines = Path("/proc", file).read_text().splitlines()
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc", file).read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return 0
 
 
 def resident() -> int:
     """Resident bytes of this process now."""
-    return _kernel_bytes("VmRSS")
+    return kernel_bytes("VmRSS")
 
 
 def highest_resident() -> int:
     """Most resident bytes of this process since it began, or since `forget_highest_resident`."""
-    return _kernel_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return kernel_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def forget_highest_resident() -> None:
@@ -126,7 +128,7 @@ def forget_highest_resident() -> None:
 
 def host_memory() -> int:
     """Bytes of memory of this machine or of its container (cgroup v2 or v1), the smaller."""
-    sizes = [_kernel_bytes("MemTotal", "meminfo")]
+    sizes = [kernel_bytes("MemTotal", "meminfo")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
             sizes.append(int(Path("/sys/fs/cgroup", name).read_text()))

@@ -1,0 +1,53 @@
+"""What an object holds, with the path to it."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from millrace.audit.runner.walk import walk
+
+RNG = random.Random(3)
+
+
+class Slotted:
+    __slots__ = ("rng",)
+
+    def __init__(self) -> None:
+        self.rng = RNG
+
+
+class Drawing:
+    def __call__(self) -> float:
+        return RNG.random()
+
+    def draw(self) -> None:
+        """A method, bound to what it needs."""
+
+
+def closed_over() -> object:
+    rng = RNG
+    return lambda: rng.random()
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (SimpleNamespace(dtype="float32", steps=[{"a": 1}, (Slotted(),)]), "steps.1.0.rng"),
+        (partial(print, file=Slotted()), "keywords.file.rng"),
+        (Drawing(), "RNG"),
+        (Drawing().draw, "__self__.RNG"),
+        (closed_over(), "rng"),
+    ],
+)
+def test_a_generator_is_found_where_it_is_held(value, path):
+    assert [place for place, each in walk(value, code=True) if each is RNG] == [path]
+
+
+def test_circles_end_and_long_lists_are_looked_into_at_their_head():
+    circle: list = [list(range(10**6))]
+    circle.append(circle)
+    assert len(list(walk(circle))) < 100
