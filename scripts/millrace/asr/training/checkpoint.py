@@ -8,7 +8,7 @@ from millrace.asr.models.base import AsrModel
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, own_file
 from millrace.common.training import run_folder
 from millrace.common.training.checkpoint import Checkpoints
 
@@ -19,8 +19,9 @@ def load_model(run: Path, name: str, bucket_dir: Path) -> tuple[AsrModel, str]:
     A model that has its vocabulary from the training transcripts takes it from `bucket_dir` again. Raises
     MillraceError if that holds other transcripts now.
     """
-    chosen = jsonl.read(run / run_folder.NOTE)["run"]
-    options = TrainOptions(str(bucket_dir), model=chosen["model"], model_options=chosen["model_options"])
+    with own_file(note := run / run_folder.NOTE):
+        chosen = jsonl.read(note)["run"]
+        options = TrainOptions(str(bucket_dir), model=chosen["model"], model_options=chosen["model_options"])
     checkpoints = Checkpoints(run / "checkpoints")
     checkpoint = checkpoints.named(name)
     state = checkpoints.load(checkpoint, mapped=True)
