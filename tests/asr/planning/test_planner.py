@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import subprocess
 import sys
 
@@ -189,18 +188,6 @@ def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named() -> None:
     assert sum(plan.is_filler(0, rank) for rank in range(8)) == 5 == plan.stats()["filler_batches"]
     assert_once(seen(plan), 3)
     assert len(plan) == 1 and all(len(plan.batch(0, rank)) == 1 for rank in range(8))
-
-
-def test_saved_plans_are_mapped_and_pickle_as_their_path(tmp_path) -> None:
-    plan = plan_epoch(buckets(50_000), BUDGET, 2, 0, 4)
-    saved = plan.save(tmp_path / "plan")
-    assert isinstance(saved.rows, np.memmap) and len(pickle.dumps(saved)) < 500
-    assert digest(saved) == digest(plan) and saved.stats() == plan.stats()
-    again = pickle.loads(pickle.dumps(saved))
-    assert np.array_equal(again.batch(11, 3), plan.batch(11, 3))
-    (tmp_path / "plan" / "plan.json").unlink()
-    with pytest.raises(MillraceError, match="no whole plan"):
-        Plan.open(tmp_path / "plan")
 
 
 def test_arguments_that_cannot_be_planned_are_refused() -> None:

@@ -102,7 +102,6 @@ def every_bucket_first(plan: Plan) -> Plan:
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(plan.offsets.dtype),
         **{name: getattr(plan, name)[batches] for name in ("longest", "seconds", "bucket")},
         fillers=fillers[np.argsort(fillers[:, 0])].astype(plan.fillers.dtype),
-        folder=None,
     )
 
 
