@@ -76,15 +76,6 @@ class Plan:
         spent[self.fillers[:, 0]] = cost[self.fillers[:, 1]]
         slowest = spent.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
         real = float(self.seconds.sum())
-        own = self.bucket[counts > 0]
-        buckets = [
-            {
-                "batches": int((own == number).sum()),
-                "rows": int(counts[self.bucket == number].sum()),
-                "hours": float(self.seconds[self.bucket == number].sum()) / 3600,
-            }
-            for number in range(int(self.bucket.max(initial=-1)) + 1)
-        ]
         return {
             "rows": len(self.rows),
             "steps": len(self),
@@ -96,5 +87,4 @@ class Plan:
             "split_batches": self.split_batches,
             "filler_batches": len(self.fillers),
             "over_budget_batches": self.over_budget_batches,
-            "buckets": buckets,
         }
