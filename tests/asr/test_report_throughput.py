@@ -143,6 +143,12 @@ def test_figures_of_another_system_are_a_column(tmp_path: Path) -> None:
     # The config's default has a name alone.
     assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", '{"name": "E1"}']) == 0
     assert "E1" not in (tmp_path / "summary.html").read_text()
+    for wrong in ('{"gpu_use": 58.8}', '{"padding": "48 %"}', '{"samples_per_sec": 3}'):
+        assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", wrong]) == 1
+    nameless = '{"waiting": 0, "samples_per_second": 9}'
+    assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", nameless]) == 0
+    rows = Page((tmp_path / "summary.html").read_text()).by_name(COMPARISON)
+    assert rows["Waiting for data"][-1] == "0.0 %"
 
 
 def test_with_bench_alone_there_is_a_page(tmp_path: Path) -> None:

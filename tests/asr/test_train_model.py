@@ -224,13 +224,18 @@ def test_the_help_names_the_code_on_which_slurm_requeues():
         ([2], [], ""),
         ([1, 2], [], "grad_acc is not the same for all buckets (b_0_3 1, b_3_5 2"),
         ([2], ["--grad-acc", "3"], "--grad-acc 3); a step here takes batches of several"),
+        ([[1]], [], "grad_acc of b_0_3 is [1]. Write a whole number"),
+        (["no size"], [], "calibrated_bs.json: no batch size for bucket b_0_3"),
     ],
 )
 def test_grad_acc_of_a_flat_calibration_counts_or_is_refused(
     buckets, tmp_path, capfd, numbers, more, message
 ):
     names = BucketConfig.read(buckets).ids
-    flat = {name: {"batch_size": 4, "grad_acc": numbers[at % len(numbers)]} for at, name in enumerate(names)}
+    size = 0 if "no size" in numbers else 4
+    numbers = [numbers[at % len(numbers)] for at in range(len(names))]
+    entries = [{"batch_size": size, "grad_acc": number} for number in numbers]
+    flat = dict(zip(names, entries, strict=True))
     (tmp_path / "calibrated_bs.json").write_text(json.dumps(flat))
     arguments = [*more, "--bucket_config", str(tmp_path / "calibrated_bs.json"), "--max-steps", "1"]
     code = train_model.main(flags(buckets, tmp_path / "run", *arguments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,15 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     assert lines[2]["error"] == "No such file or directory" and lines[0]["language"] == "de"
     assert transcribe.main(arguments[:3]) == 0
     assert capsys.readouterr().out == f"{good}\t{lines[0]['text']}\n"
+    # What the shell makes of `--output *.flac`: a recording is not written over; nor is a name lost.
+    before = Path(good).read_bytes()
+    assert transcribe.main([*arguments[:2], str(missing), "--output", good]) == 1
+    assert Path(good).read_bytes() == before
+    assert transcribe.main([*arguments[:3], "--max-seconds", "0.05"]) == 1
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.flac")
+    Path(odd).write_bytes(before)
+    assert transcribe.main([*arguments[:2], odd, "--output", str(output)]) == 0
+    assert json.loads(output.read_text())["file"].endswith(r"odd\udcff.flac")
 
 
 def test_qwen_is_told_the_language_or_finds_it(tmp_path):

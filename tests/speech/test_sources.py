@@ -476,17 +476,21 @@ def test_an_alignment_file_that_names_itself_as_its_audio_stops_nothing(corpus):
     assert corpus.changed() == set() and corpus.home("self_t1_aligned")
 
 
+def rename(corpus: Corpus, name: str, new: str) -> None:
+    """Give the files of a German recording another name."""
+    for path in (corpus.root / "germany").glob(f"*/*/{name}*"):
+        path = path.rename(path.with_name(path.name.replace(name, new)))
+        if path.suffix == ".json":
+            path.write_text(path.read_text().replace(f"mp4_converted/{name}", f"mp4_converted/{new}"))
+
+
 @pytest.mark.parametrize("folder", ["germany", "deutschland"])
 def test_a_renamed_recording_keeps_its_split(corpus, folder):
     before = corpus.splits("germany")
     (name,) = (video_id for video_id, split in before.items() if split == "test")
-    germany = corpus.root / "germany"
-    for path in germany.glob(f"*/*/{name}*"):
-        path.rename(path.with_name(f"new {path.name}"))
-    for path in germany.glob("Alignment/*/new *"):
-        path.write_text(path.read_text().replace(f"mp4_converted/{name}", f"mp4_converted/new {name}"))
+    rename(corpus, name, f"new {name}")
     # A folder may change its name too.
-    germany.rename(corpus.root / folder)
+    (corpus.root / "germany").rename(corpus.root / folder)
     corpus.sync()
     assert corpus.splits(folder) == {f"new {name}" if key == name else key: before[key] for key in before}
 
@@ -552,6 +556,13 @@ def test_a_trial_takes_nothing_from_what_a_full_run_has_made_and_is_said(tmp_pat
     assert {p: p.read_bytes() for p in made.shards_dir.rglob("*.tar")} == tars
 
 
+def add_copy(corpus: Corpus, video_id: str) -> None:
+    """Give the audio of a German recording a second name, `copy`."""
+    corpora.add_recording(corpus.root, "germany", "copy", 10)
+    folder = corpus.root / "germany" / AUDIO
+    shutil.copy(folder / f"{video_id}.wav", folder / "copy.wav")
+
+
 CSV = "source_audio_path,video_id,duration_hours,size_mb,split,subset_id\n"
 
 
@@ -561,15 +572,19 @@ CSV = "source_audio_path,video_id,duration_hours,size_mb,split,subset_id\n"
         ("germany_splits.csv", f"{CSV}x.wav,rec_0000,1,1,test,\n/a/rec_0001.mp4,,1,1,train,4.0\n"),
         ("list.txt", "germany/rec_0000 test\ngermany/rec_0001\ttrain\n\n# why\nno/such,dev\n"),
         ("list.csv", "rec_0000,TEST\nrec_0001,train\n"),
+        ("twins.csv", "video_id,split\n copy ,test\nrec_0001,train\n"),  # copy sounds like rec_0000
     ],
 )
 def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
     corpora.make_corpus(made.root, {"germany": 8}, seconds=10)
+    if "copy" in text:
+        add_copy(made, "rec_0000")
     (made.folder / name).write_text(text)
     made.options["splits_file"] = str(made.folder / name)
     notes = made.sync().notes
     splits = made.splits("germany")
     assert splits["rec_0000"] == "test" and splits["rec_0001"] == "train"
+    assert splits.pop("copy", "test") == "test"
     assert Counter(splits.values()) == {"train": 6, "test": 1, "validation": 1}
     assert made.home("rec_0001").startswith("germany-train-4-" if "subset" in text else "germany-train-1-")
     place = f"such as no/such ({made.folder}/{name}, line 5)"
@@ -582,6 +597,9 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
     [
         ("germany/rec_0000 {other}", r"germany/rec_0000 is in \w+ there, and germany/rec_0000 in \w+ here"),
         ("germany/copy {other}", r"germany/rec_0000 is in \w+ there, and germany/copy in \w+ here"),
+        ("germany/new {other}", r"germany/rec_0000 is in \w+ there, and germany/new in \w+ here"),
+        ('video_id,split\n"' + "rec_0000,train\n" * 9999, "cannot be read .field larger"),
+        ("video_id,split,subset_id\nrec_0000,train,1.5", "subset '1.5'"),
         ("rec_0000 {own}\nrec_0000 {other}", "rec_0000 is in .* there and in .* here"),
         ("rec_0000 holdout", "recording 'rec_0000', split 'holdout'"),
         ("", "names no recording"),
@@ -590,8 +608,9 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
 def test_a_given_split_that_contradicts_is_an_error_that_names_both(corpus, text, message):
     own = corpus.splits("germany")["rec_0000"]
     if "copy" in text:
-        corpora.add_recording(corpus.root, "germany", "copy", 10)
-        shutil.copy(corpus.audio("rec_0000", "germany"), corpus.root / "germany" / AUDIO / "copy.wav")
+        add_copy(corpus, "rec_0000")
+    if "new" in text:
+        rename(corpus, "rec_0000", "new")
     file = corpus.folder / "list.txt"
     file.write_text(text.format(own=own, other="validation" if own == "test" else "test"))
     corpus.options["splits_file"] = str(file)

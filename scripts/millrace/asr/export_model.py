@@ -34,14 +34,14 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     from millrace.asr.models import registry
-    from millrace.asr.training import checkpoint
+    from millrace.asr.training import run as training_run
 
     if args.model:
         model, name = registry.load(args.model), str(args.model)
     else:
         run = args.metrics if args.metrics.is_dir() else args.metrics.parent
         buckets = args.bucket_dir.parent if args.bucket_dir.is_file() else args.bucket_dir
-        model, name = checkpoint.load_model(run, args.checkpoint, buckets)
+        model, name = training_run.load_model(run, args.checkpoint, buckets)
     if args.layout not in model.layouts:
         remedy = f"Its layouts are: {', '.join(model.layouts)}"
         raise MillraceError(f"there is no layout {args.layout} of {type(model).__name__}", name, remedy)

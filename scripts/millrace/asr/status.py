@@ -56,7 +56,7 @@ def facts() -> dict[str, str]:
             continue
         metrics = jsonl.read(path)
         first, last = metrics["first_evaluation"] or {}, metrics["last_evaluation"] or {}
-        test, keys = metrics.get("test") or {}, [key for key in ("wer", "cer") if key in last]
+        test, keys = metrics.get("test") or {}, [key for key in ("wer", "cer") if key in {*first} & {*last}]
         rates = [f"dev {key.upper()} {first[key]:.3f} -> {last[key]:.3f}" for key in keys]
         rates += [f"test {key.upper()} {test[key]:.3f}" for key in keys if key in test]
         length = f"{metrics['optimizer_steps']} steps in {progress.clock(metrics['seconds'])}"

@@ -7,6 +7,7 @@ error, and the exit code is 1.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import asdict
 
 from millrace.common import cli, jsonl
@@ -30,6 +31,10 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
+    with contextlib.suppress(FileNotFoundError, TypeError), open(args.output, "rb") as earlier:
+        if earlier.read(1) not in (b"", b"{"):  # `--output *.wav`
+            problem = "--output is there, and is no transcript of earlier"
+            raise MillraceError(problem, args.output, "Name a new file for the output")
     from millrace.asr.transcription.transcriber import Transcriber
 
     transcriber = Transcriber(args.model, args.language, args.max_seconds, args.batch_seconds, args.device)

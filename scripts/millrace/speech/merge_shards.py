@@ -74,8 +74,8 @@ def main(argv: list[str] | None = None) -> None:
     with atomic.replacing(args.rejects) as partial:
         shutil.copyfile(args.error_list, partial)
     lists = {split: sorted(shards[split]) for split in SPLITS}
-    nemo_rows = lambda: (row for piece in pieces(tables.NEMO_COLUMNS) for row in piece.to_pylist())  # noqa: E731
-    tables.write_nemo_manifests(dict(zip(SPLITS, args.nemo, strict=True)), lists, nemo_rows)
+    nemo = dict(zip(SPLITS, args.nemo, strict=True))
+    tables.write_nemo_manifests(nemo, lists, lambda: pieces(tables.NEMO_COLUMNS))
     for split, path in zip(SPLITS, args.shard_lists, strict=True):
         atomic.write_text(path, "".join(f"{shard}\n" for shard in lists[split]))
     shards_dir, manifest_dir = Path(args.shards_dir), Path(args.manifest_dir)

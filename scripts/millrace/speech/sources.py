@@ -130,6 +130,7 @@ def _partitions(
     unplaced = lambda name, size: size in sizes and name not in assignment.placements  # noqa: E731
     known = twins.contents(files(), unplaced, audio) if sizes else {}
     given, left_out = given_splits.read(settings.splits_file), 0
+    given.share(twin_of)
     made, present = _made(folder) if settings.max_recordings else set(), set()
     for head in heads:
         country = tables.load(folder / "index", name := safe_name(head.name))
@@ -137,7 +138,7 @@ def _partitions(
         left_out += splits.limit(country, assignment, settings.max_recordings, made)
         for recording in country.recordings.values():
             recording.twin_of, recording.content = twin_of.get(recording.name), known.get(recording.name)
-        splits.check_given(country, assignment, given)
+        splits.check_given(country, assignment, earlier, given)
         rules = settings.split_fractions, settings.train_subset_hours, given
         splits.place_new(country, assignment, placed[head.name], earlier, *rules)
         for content in _partition_contents(country, placed[head.name], assignment).values():

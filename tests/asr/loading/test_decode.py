@@ -85,6 +85,14 @@ def test_containers_that_soundfile_cannot_read(form):
     assert 0.7 < np.abs(middle).max() / (8000 / 32768) < 1.3
 
 
+def test_a_webm_without_its_end_is_truncated():
+    raw = by_ffmpeg("webm", "libopus", noise(200_000, 4)[:, 0])
+    assert abs(len(decode(raw)) / RATE - 200 / 48) < 0.1
+    with pytest.raises(DecodeError, match=r"of 4\.1\d s can be decoded") as caught:
+        decode(raw[: len(raw) // 2])
+    assert caught.value.reason == "truncated"
+
+
 def test_other_rates_are_resampled_to_16_khz():
     for rate in (8000, 11_025, 44_100, 48_000):
         tone = (8000 * np.sin(2 * np.pi * 1000 * np.arange(rate) / rate)).astype(np.int16)

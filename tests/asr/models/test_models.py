@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.registry import NAMES, build, load
@@ -128,6 +129,33 @@ def test_the_host_part_travels_to_workers(tmp_path, name):
 def test_folders_without_a_whole_model_are_refused(tmp_path, write, problem):
     for name, content in write.items():
         (tmp_path / name).write_bytes(content)
+    with pytest.raises(MillraceError, match=problem):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "shape", "problem"),
+    [
+        ("qwen3-asr-tiny", "audio_tower.conv2d1.bias", None, r"conv2d1\.bias is missing"),
+        ("whisper", "encoder.layers.0.fc1.weight", None, r"1 weight cannot .*fc1\.weight is missing"),
+        ("whisper", "encoder.layers.0.fc1.weight", 3, r"fc1\.weight is of another shape"),
+        ("wav2vec2", "lm_head.weight", 3, r"lm_head\.weight is of another shape"),
+        ("wav2vec2", "lm_head.weight", None, ""),  # a head that is to be learned
+    ],
+)
+def test_weights_of_transformers_that_would_be_drawn_at_random_are_refused(
+    tmp_path, caplog, name, weight, shape, problem
+):
+    make(name, tmp_path).save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    (weight,) = (each for each in state if each.endswith(weight))
+    old = state.pop(weight)
+    state |= {} if shape is None else {weight: old.new_zeros(shape)}
+    save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    if not problem:
+        load(tmp_path)
+        assert f"1 weight missing, drawn at random: {weight}" in caplog.text
+        return
     with pytest.raises(MillraceError, match=problem):
         load(tmp_path)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import subprocess
 import sys
 
@@ -17,7 +16,7 @@ from millrace.asr.buckets.edges import DEFAULT_EDGES
 from millrace.asr.buckets.histogram import bucket_of
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
-from millrace.asr.planning.planner import every_bucket_first, plan_epoch, replan, resume
+from millrace.asr.planning.planner import every_bucket_first, plan_epoch, replan
 from millrace.common.errors import MillraceError
 from tests.bench.bench_buckets import seed_durations
 
@@ -132,7 +131,7 @@ def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(old: int, new: 
     # And once more, from the middle of the replanned rest; found again from the history alone.
     third = replan(rest, 3, 5)
     assert_once(np.concatenate([seen(plan, 0, done), seen(rest, 0, 3), seen(third)]), 12_000)
-    again = resume(parts, BUDGET, 9, 1, [(old, done), (new, 3)], 5, window=3000)
+    again = plan_epoch(parts, BUDGET, 9, 1, 5, 3000, [(old, done), (new, 3)])
     if done:
         assert digest(again) == digest(third)
         assert again.spans == third.spans == ((old, done), (new, 3))
@@ -140,7 +139,9 @@ def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(old: int, new: 
 
 def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
     parts = buckets(4000)
-    assert digest(resume(parts, BUDGET, 1, 0, [(4, 7)], 4)) == digest(plan_epoch(parts, BUDGET, 1, 0, 4))
+    assert digest(plan_epoch(parts, BUDGET, 1, 0, 4, spans=[(4, 7)])) == digest(
+        plan_epoch(parts, BUDGET, 1, 0, 4)
+    )
     with pytest.raises(MillraceError, match="nothing to plan"):
         plan = plan_epoch(parts, BUDGET, 1, 0, 4)
         replan(plan, len(plan), 2)
@@ -189,18 +190,6 @@ def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named() -> None:
     assert sum(plan.is_filler(0, rank) for rank in range(8)) == 5 == plan.stats()["filler_batches"]
     assert_once(seen(plan), 3)
     assert len(plan) == 1 and all(len(plan.batch(0, rank)) == 1 for rank in range(8))
-
-
-def test_saved_plans_are_mapped_and_pickle_as_their_path(tmp_path) -> None:
-    plan = plan_epoch(buckets(50_000), BUDGET, 2, 0, 4)
-    saved = plan.save(tmp_path / "plan")
-    assert isinstance(saved.rows, np.memmap) and len(pickle.dumps(saved)) < 500
-    assert digest(saved) == digest(plan) and saved.stats() == plan.stats()
-    again = pickle.loads(pickle.dumps(saved))
-    assert np.array_equal(again.batch(11, 3), plan.batch(11, 3))
-    (tmp_path / "plan" / "plan.json").unlink()
-    with pytest.raises(MillraceError, match="no whole plan"):
-        Plan.open(tmp_path / "plan")
 
 
 def test_arguments_that_cannot_be_planned_are_refused() -> None:

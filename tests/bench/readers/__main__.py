@@ -28,7 +28,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--scratch", type=Path, help="where made-up tars and the peers' copies go (removed at the end)")
     add("--members", type=cli.positive_int, default=4000, help="about so many members are read (4000)")
     add("--workers", type=cli.positive_int, default=2, help="DataLoader workers of every reader (2)")
-    add("--decode-threads", type=cli.positive_int, default=1, help="threads in each of our workers (1)")
     add("--batch-seconds", type=cli.positive_float, default=240.0, help="padded seconds of a batch (240)")
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is measured (all)")
     add("--runs", type=cli.positive_int, default=5, help="interleaved runs of each reader (5)")
@@ -44,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         folder, kinds = Path(scratch), tuple(kind.replace("-", " ") for kind in args.kinds)
         buckets = args.buckets or corpus.make(folder / "tars", args.make_tars, 500, longest=args.longest)
         members = corpus.load(buckets, args.members)
-        names = ("workers", "batch_seconds", "runs", "decode_threads")
+        names = ("workers", "batch_seconds", "runs")
         options = {name: getattr(args, name) for name in names} | {"raw_members": args.members}
         setting = benchmark.Setting(buckets, members, folder, kinds=kinds, **options)
         with cli.Progress(setting.total_runs, "runs", "readers") as progress:

@@ -42,7 +42,6 @@ class Setting:
     batch_seconds: float = 240.0
     runs: int = 5
     raw_members: int = 4000
-    decode_threads: int = 1
     seed: int = 0
     kinds: tuple[str, ...] = KINDS
 
@@ -179,7 +178,7 @@ def batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
 
         table = RowTable.open(setting.bucket_dir, setting.scratch)
         plan = ListedPlan([[corpus.rows[batch]] for batch in batches])
-        dataset = BucketedDataset(table, plan, decode_threads=setting.decode_threads)
+        dataset = BucketedDataset(table, plan)
         return ((batch.audio, batch.lengths) for batch in BatchLoader(dataset, setting.workers))
     if name == ORIGINAL:
         reader = peers.OriginalTarReader(str(setting.scratch))

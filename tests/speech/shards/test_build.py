@@ -399,6 +399,7 @@ def test_a_segment_beyond_the_limit_has_a_shard_of_its_own(tmp_path):
     source = write_recording(tmp_path / "a.wav", 20, 1)
     rows = [row(source, start, end) for start, end in ((0, 1), (1, 2), (2, 18), (18, 19))]
     made = build(rows, tmp_path / "out", ShardOptions(max_shard_size_gb=0.0002))
+    assert made.too_large == 1 and "1 of one segment above max_shard_size_gb" in made.line()
     shards = [name[-9:-4] for name in made.index["shard"].to_pylist()]
     assert [shards.count(shard) for shard in sorted(set(shards))] == [2, 1, 1]
 

@@ -93,16 +93,6 @@ def test_names_no_tar_can_hold_are_refused(tmp_path, name):
         writer.add(name, b"")
 
 
-def test_short_writes_lose_nothing(tmp_path, monkeypatch):
-    """As of a disk about to be full, or a signal."""
-    members, real = [(f"{number}.flac", os.urandom(400_000)) for number in range(12)], os.write
-    whole, _ = write(tmp_path / "whole.tar", members)
-    monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, b"".join(parts)[:7_777]))
-    monkeypatch.setattr(os, "write", lambda fd, rest: real(fd, rest[:77_777]))
-    short, _ = write(tmp_path / "short.tar", members)
-    assert short.sha256 == whole.sha256 == hashlib.sha256((tmp_path / "short.tar").read_bytes()).hexdigest()
-
-
 def test_a_failure_leaves_no_end_mark_no_thread_and_no_open_file(tmp_path):
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     with pytest.raises(KeyboardInterrupt), TarWriter(tmp_path / "incomplete.tar") as writer:

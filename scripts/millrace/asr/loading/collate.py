@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,19 +108,17 @@ def collate(
     rows: Sequence[Row],
     raws: Sequence[bytes | ReadError],
     sampling_rate: int = SAMPLING_RATE,
-    run: Callable[..., Iterable] = map,
     slots: BatchSlots | None = None,
     worker: int | None = None,
     own_decode: Callable[[bytes], np.ndarray] | None = None,
 ) -> Batch:
     """Decode members and pad them into a batch; what cannot be used is left out and listed in `bad`.
 
-    `own_decode` takes the place of `decode`. `run` maps a function over the rows (a thread pool's map, if
-    threads pay). Mono FLAC is decoded into its place in the batch. In worker number `worker` the audio goes
-    to a free one of `slots`, or else to fresh shared memory.
+    `own_decode` takes the place of `decode`. Mono FLAC is decoded into its place in the batch. In worker
+    number `worker` the audio goes to a free one of `slots`, or else to fresh shared memory.
     """
     # First the lengths: of mono FLAC from the header alone, of everything else by decoding it.
-    measured = list(run(partial(_measure, sampling_rate, own_decode), rows, raws))
+    measured = [_measure(sampling_rate, own_decode, *pair) for pair in zip(rows, raws, strict=True)]
     bad = {at: sample for at, sample in enumerate(measured) if isinstance(sample, BadSample)}
     good = [at for at in range(len(rows)) if at not in bad]
     lengths = {at: measured[at] if isinstance(measured[at], int) else len(measured[at]) for at in good}
@@ -138,7 +135,7 @@ def collate(
     # Then every clip goes to its line of the batch, and zeros after it.
     lines = zip(audio.numpy(), good, strict=True)
     fills = [(line, lengths[at], rows[at], raws[at], measured[at]) for line, at in lines]
-    failed = {at: sample for at, sample in zip(good, run(_fill, fills), strict=True) if sample is not None}
+    failed = {at: sample for at, sample in zip(good, map(_fill, fills), strict=True) if sample is not None}
     if failed:
         bad |= failed
         places = [place for place, at in enumerate(good) if at not in bad]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -51,16 +49,12 @@ class BucketedDataset(Dataset):
         *,
         sampling_rate: int = SAMPLING_RATE,
         max_open_tars: int = 64,
-        decode_threads: int = 1,
         decode: Callable[[bytes], np.ndarray] | None = None,
         transform: Callable[[Batch], Any] | None = None,
     ) -> None:
         self.table, self.plan, self.rank = table, plan, rank
-        self.sampling_rate, self.decode_threads = sampling_rate, decode_threads
-        self.decode, self.transform = decode, transform
+        self.sampling_rate, self.decode, self.transform = sampling_rate, decode, transform
         self.reader = IndexedTarReader(max_open_tars, table.tars)
-        self._pool: ThreadPoolExecutor | None = None
-        self._pid = os.getpid()
         self._logged: set[int] = set()
 
     def __len__(self) -> int:
@@ -112,12 +106,9 @@ class BucketedDataset(Dataset):
             # Storage works on the next batch while this one is decoded.
             following = self.table.rows(request.following)
             self.reader.will_need([(row.tar, row.offset, row.size) for row in following])
-        if self.decode_threads > 1 and (self._pool is None or self._pid != os.getpid()):
-            self._pool, self._pid = ThreadPoolExecutor(self.decode_threads, "decode"), os.getpid()
-        run = self._pool.map if self.decode_threads > 1 else map
         worker = getattr(get_worker_info(), "id", None)
         ready = time.perf_counter()
-        batch = collate(request.step, rows, raws, self.sampling_rate, run, slots, worker, self.decode)
+        batch = collate(request.step, rows, raws, self.sampling_rate, slots, worker, self.decode)
         batch.filler, batch.epoch = request.filler, request.epoch
         batch.spent = {"read": ready - begin, "decode": time.perf_counter() - ready}
         for bad in batch.bad:
@@ -134,4 +125,4 @@ class BucketedDataset(Dataset):
         log.warning("sample left out (%s): %s: %s", bad.reason, self.place(bad.row, bad.message), bad.message)
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "plan": None, "_pool": None, "_logged": set()}
+        return {**self.__dict__, "plan": None, "_logged": set()}

@@ -41,6 +41,7 @@ _AV_MAGICS = {
     "asf": (b"\x30\x26\xb2\x75",),
     "amr": (b"#!AMR",),
 }
+_STATES_DURATION = ("matroska", "mov")  # others estimate it
 
 
 class DecodeError(SampleError):
@@ -218,13 +219,13 @@ def _av(raw: bytes, head: bytes, refused: Exception) -> tuple[np.ndarray, int]:
     import av
 
     name = names[0]
-
     try:
         with av.open(io.BytesIO(raw), format=name) as container:
             if not container.streams.audio:
                 raise DecodeError("not_audio", f"the {name} file has no audio stream")
             stream = container.streams.audio[0]
-            rate = stream.rate
+            rate, states = stream.rate, name in _STATES_DURATION and len(container.streams) == 1
+            stated = (container.duration or 0) / 1e6 if states else 0.0
             resampler = av.AudioResampler(format="flt", layout=stream.layout, rate=rate)
             blocks = [
                 block.to_ndarray().reshape(-1, block.layout.nb_channels)
@@ -233,4 +234,6 @@ def _av(raw: bytes, head: bytes, refused: Exception) -> tuple[np.ndarray, int]:
             ]
     except (av.FFmpegError, ValueError, MemoryError) as error:
         raise DecodeError("damaged", f"the {name} file cannot be decoded: {error}") from error
+    if (seconds := sum(map(len, blocks)) / rate) < 0.98 * stated - 0.5:
+        raise DecodeError("truncated", f"{name}: {seconds:.2f} of {stated:.2f} s can be decoded")
     return np.concatenate(blocks) if blocks else np.empty((0, 1), np.float32), rate

@@ -21,6 +21,7 @@ from millrace.asr.models.files import read_config, read_weights, write_model
 from millrace.asr.models.labels import BLANK, Characters, normalise
 from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
 from millrace.common.errors import MillraceError
+from millrace.common.settings import check, setting
 from millrace.common.training import seeding
 
 MODEL_TYPE = "millrace_ctc"
@@ -71,21 +72,16 @@ class CtcConfig:
     """Sizes of the model. One layer learns fastest: two write only blanks for three times as many steps."""
 
     vocabulary: Characters
-    bins: int = 40
-    channels: int = 8
-    hidden: int = 160
-    layers: int = 1
-    dropout: float = 0.1
+    bins: int = setting(40, "mel bins", at_least=1)
+    channels: int = setting(8, "of the convolutions", at_least=1)
+    hidden: int = setting(160, "width of the GRUs", at_least=1)
+    layers: int = setting(1, "GRUs", at_least=1)
+    dropout: float = setting(0.1, "share", at_least=0, below=1)
     augment: SpecAugment | None = None
     seed: int = 42
 
     def __post_init__(self) -> None:
-        for name in ("bins", "channels", "hidden", "layers"):
-            if (value := getattr(self, name)) < 1:
-                raise MillraceError(f"{name} of the model is {value}", remedy="Set it to 1 or more")
-        if not 0 <= self.dropout < 1:
-            problem = f"dropout of the model is {self.dropout}"
-            raise MillraceError(problem, remedy="Set it to 0 or more, below 1")
+        check(self, "model_options")
 
     def flops(self) -> tuple[int, int]:
         """Operations of a forward pass over a step of 40 ms: convolutions, and the rest."""

@@ -65,15 +65,17 @@ def with_grad_acc(settings: LoopSettings, bucket_dir: str | Path, calibration: s
     numbers = {name: flat[name]["grad_acc"] for name in names if "grad_acc" in flat.get(name, ())}
     if not numbers:
         return settings
+    for name, number in numbers.items():
+        if type(number) is not int or number < 1:
+            problem = f"grad_acc of {name} is {number!r}"
+            raise MillraceError(problem, str(calibration), "Write a whole number above 0")
     given = {"--grad-acc": settings.grad_acc} if settings.grad_acc != LoopSettings.grad_acc else {}
-    number, listed = next(iter(numbers.values())), numbers | given
+    listed = numbers | given
     if {number} != {*listed.values()} or numbers.keys() < {*names}:
         text = ", ".join(f"{name} {count}" for name, count in listed.items())
         problem = f"grad_acc is not the same for all buckets ({text}); a step here takes batches of several"
         remedy = "Give all buckets one number, or remove grad_acc from the file and give --grad-acc"
         raise MillraceError(problem, str(calibration), remedy)
-    if type(number) is not int or number < 1:
-        raise MillraceError(f"grad_acc is {number!r}", str(calibration), "Write a whole number above 0")
     log.info("%s: grad_acc %d of its buckets counts", calibration, number)
     return replace(settings, grad_acc=number)
 
@@ -91,7 +93,7 @@ def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) ->
             entry = table[name]
             budget = entry.get("budget") or {"rows": entry["batch_size"]}
             result.append(BatchBudget(**{limit: budget.get(limit) for limit in ("seconds", "cost", "rows")}))
-        except (KeyError, TypeError, AttributeError) as error:
-            remedy = "Calibrate again: the buckets are others than those that were calibrated"
+        except (KeyError, TypeError, AttributeError, MillraceError) as error:
+            remedy = "Calibrate these buckets, or write {bucket: {batch_size: 1 or more}} of each"
             raise MillraceError(f"no batch size for bucket {name} ({error!r})", where, remedy) from None
     return result

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
 from millrace.asr.planning.cut import batch_cost
-from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError
-
-_ARRAYS = ("rows", "offsets", "longest", "seconds", "bucket", "fillers")
 
 
 @dataclass(eq=False)
@@ -39,7 +33,6 @@ class Plan:
     split_batches: int = 0
     over_budget_batches: int = 0
     spans: tuple[tuple[int, int], ...] = ()
-    folder: Path | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Steps, the same on every rank."""
@@ -83,15 +76,6 @@ class Plan:
         spent[self.fillers[:, 0]] = cost[self.fillers[:, 1]]
         slowest = spent.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
         real = float(self.seconds.sum())
-        own = self.bucket[counts > 0]
-        buckets = [
-            {
-                "batches": int((own == number).sum()),
-                "rows": int(counts[self.bucket == number].sum()),
-                "hours": float(self.seconds[self.bucket == number].sum()) / 3600,
-            }
-            for number in range(int(self.bucket.max(initial=-1)) + 1)
-        ]
         return {
             "rows": len(self.rows),
             "steps": len(self),
@@ -103,33 +87,4 @@ class Plan:
             "split_batches": self.split_batches,
             "filler_batches": len(self.fillers),
             "over_budget_batches": self.over_budget_batches,
-            "buckets": buckets,
         }
-
-    def save(self, folder: Path) -> Plan:
-        """Write the .npy arrays, then plan.json; return the plan memory-mapped, which pickles as a path."""
-        shutil.rmtree(folder, ignore_errors=True)
-        for name in _ARRAYS:
-            with atomic.replacing(folder / f"{name}.npy") as partial, open(partial, "wb") as handle:
-                np.save(handle, getattr(self, name))
-        facts = {name: getattr(self, name) for name in ("world_size", "seed", "epoch", "spans")}
-        facts |= {name: getattr(self, name) for name in ("split_batches", "over_budget_batches")}
-        atomic.write_json(folder / "plan.json", {**facts, "stats": self.stats()})
-        return Plan.open(folder)
-
-    @classmethod
-    def open(cls, folder: Path) -> Plan:
-        """The plan saved in `folder`, memory-mapped: its user holds only the pages it touches."""
-        try:
-            facts = jsonl.read(folder / "plan.json")
-            facts.pop("stats")
-            facts["spans"] = tuple((world, steps) for world, steps in facts["spans"])
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MillraceError(f"no whole plan ({error})", str(folder), "Make it again") from None
-        return cls(**facts, **arrays, folder=Path(folder))
-
-    def __reduce__(self) -> tuple:
-        if self.folder is not None:
-            return Plan.open, (self.folder,)
-        return super().__reduce__()

@@ -26,6 +26,7 @@ def plan_epoch(
     epoch: int,
     world_size: int,
     window: int = WINDOW,
+    spans: Sequence[tuple[int, int]] = (),
 ) -> Plan:
     """Plan an epoch over buckets whose rows last `durations[bucket]` seconds, in the order of its file.
 
@@ -36,6 +37,9 @@ def plan_epoch(
     batches are repeated as fillers. A row that alone is over the budget makes a batch of its own
     (`over_budget_batches`). Raises MillraceError for no rows, and for durations not finite and above 0.
 
+    After `spans`, (world size, steps done) of each stretch of the epoch, it is the plan of the rest; the last
+    stretch is replanned only if its world size differs: else go on in that plan at its step.
+
     >>> plan = plan_epoch([np.array([2.5, 3.0, 1.0])], BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
     >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
     [0, 1, 2]
@@ -43,12 +47,18 @@ def plan_epoch(
     lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
     budgets = [budgets] * len(lengths) if isinstance(budgets, BatchBudget) else list(budgets)
     _check(lengths, budgets, world_size, window)
+    spans = [(world, steps) for world, steps in spans if steps]
+    worlds = [world for world, _ in spans] + [world_size]
     cuts = [
         cut_bucket(bucket, budget, hashing.key(seed, epoch, _SHUFFLE, number), window)
         for number, (bucket, budget) in enumerate(zip(lengths, budgets, strict=True))
     ]
-    plan = _assign_steps(_join(cuts, world_size), world_size, seed, epoch, hashing.key(seed, epoch, _DEAL))
+    key = hashing.key(seed, epoch, _DEAL)
+    plan = _assign_steps(_join(cuts, worlds[0]), worlds[0], seed, epoch, key)
     plan.over_budget_batches = sum(cut.over_budget for cut in cuts)
+    for (_, steps), world in zip(spans, worlds[1:], strict=True):
+        if world != plan.world_size:
+            plan = replan(plan, steps, world)
     return plan
 
 
@@ -102,30 +112,7 @@ def every_bucket_first(plan: Plan) -> Plan:
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(plan.offsets.dtype),
         **{name: getattr(plan, name)[batches] for name in ("longest", "seconds", "bucket")},
         fillers=fillers[np.argsort(fillers[:, 0])].astype(plan.fillers.dtype),
-        folder=None,
     )
-
-
-def resume(
-    durations: Sequence[np.ndarray],
-    budgets: Sequence[BatchBudget] | BatchBudget,
-    seed: int,
-    epoch: int,
-    spans: Sequence[tuple[int, int]],
-    world_size: int,
-    window: int = WINDOW,
-) -> Plan:
-    """The plan for `world_size` ranks after `spans`, (world size, steps done) of each stretch of the epoch.
-
-    The last stretch is replanned only if its world size differs: else go on in that plan at its step.
-    """
-    spans = [(world, steps) for world, steps in spans if steps]
-    plan = plan_epoch(durations, budgets, seed, epoch, spans[0][0] if spans else world_size, window)
-    worlds = [world for world, _ in spans[1:]] + [world_size]
-    for (_, steps), world in zip(spans, worlds, strict=False):
-        if world != plan.world_size:
-            plan = replan(plan, steps, world)
-    return plan
 
 
 @dataclass

@@ -135,7 +135,7 @@ class Throughput:
             runs[role] = [Run(Path(name).parent if name.endswith(".json") else name) for name in names]
         self.baseline, self.bench, self.ideal, self.check, self.profile = runs.values()
         # A name alone says nothing.
-        self.reference = dict(reference or {}) if set(reference or ()) & set(REFERENCE) else {}
+        self.reference = _checked(reference or {}) if set(reference or ()) - {"name"} else {}
         self.buckets = _buckets(bucket_config, self.bench) if bucket_config else []
         # The roles that are compared, with the name that people read.
         names = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
@@ -151,8 +151,8 @@ class Throughput:
 
     def referred(self, key: str) -> float | None:
         """The figure of the reference for a measure."""
-        pairs = ((self.reference.get(name), of) for name, of in REFERENCE.items())
-        return next((value * scale for value, (measure, scale) in pairs if measure == key and value), None)
+        given = ((name, scale) for name, (measure, scale) in REFERENCE.items() if measure == key)
+        return next((self.reference[name] * scale for name, scale in given if name in self.reference), None)
 
     def ratio(self, key: str, over: str = "baseline", of: str = "bench") -> float | None:
         """How many times the figure of one role is that of another."""
@@ -178,6 +178,16 @@ class Throughput:
                 if one is not None and two is not None and one != two:
                     lines.append(f"{name} is {two} in {other.name}, {one} in {ours.name}")
         return lines
+
+
+def _checked(reference: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in reference.items():
+        highest = 1 if key in REFERENCE and MEASURES[REFERENCE[key][0]].kind == "share" else 1e15
+        is_figure = key in REFERENCE and isinstance(value, int | float) and 0 <= value <= highest
+        if key != "name" and not is_figure:
+            remedy = f"Give name, and of {', '.join(REFERENCE)} what is known: numbers, shares from 0 to 1"
+            raise MillraceError(f"{key} is {value!r}", "throughput.reference", remedy)
+    return {"name": "Reference", **reference}
 
 
 def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:

@@ -85,7 +85,9 @@ class AsrTask:
                 log.info("epoch %d: %d steps of %d random samples", epoch, len(plan), size)
             else:
                 window = self.options.window
-                plan = planner.resume(self.durations, self.budgets, seed, epoch, spans, world_size, window)
+                plan = planner.plan_epoch(
+                    self.durations, self.budgets, seed, epoch, world_size, window, spans
+                )
                 plan = planner.every_bucket_first(plan) if self.options.loader == "every-bucket" else plan
                 stats = plan.stats()
                 shares = (100 * stats["padding"], 100 * stats["useful_work"])

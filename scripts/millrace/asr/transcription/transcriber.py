@@ -69,6 +69,8 @@ class Transcriber:
         self.language, self.batch_seconds, self.device = language, batch_seconds, devices.kind_of(device)
         self.model = registry.load(model).to(self.device).eval()
         self.max_seconds = min(max_seconds, self.model.max_seconds)
+        if not self.max_seconds >= 1:
+            raise MillraceError(f"pieces of {max_seconds:g} s hold no words", "max_seconds", "Give 1 or more")
 
     def __call__(self, file: str | os.PathLike) -> Transcript:
         """The transcript of one file. Raises MillraceError if it cannot be read or is no audio."""
@@ -82,7 +84,8 @@ class Transcriber:
         waiting: list[Transcript] = []
         pool: list[_Piece] = []
         for file in files:
-            waiting.append(transcript := Transcript(str(file), self.language))
+            name = str(file).encode(errors="backslashreplace").decode()  # it need not be UTF-8
+            waiting.append(transcript := Transcript(name, self.language))
             try:
                 audio = decode(Path(file).read_bytes())
             except (DecodeError, OSError) as error:

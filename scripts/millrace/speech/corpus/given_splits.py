@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -13,6 +14,7 @@ from millrace.common.errors import MillraceError
 _WORDS = dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _WORDS |= {"train": "train", "test": "test"}
 _SUFFIX = "_splits.csv"
+_SUBSET = re.compile(r"(\d{1,6}(\.0*)?)?")
 
 
 class GivenSplit(NamedTuple):
@@ -26,8 +28,25 @@ class GivenSplit(NamedTuple):
 class GivenSplits(dict[tuple[str, str], GivenSplit]):
     """The splits of `speech.splits_file`, by (country, video_id); the country is "" if none is said."""
 
+    of_twins: Mapping[str, GivenSplit] = {}
+
     def of(self, country: str, video_id: str) -> GivenSplit | None:
-        return self.get((country, video_id)) or self.get(("", video_id))
+        given = self.get((country, video_id)) or self.get(("", video_id))
+        return given or self.of_twins.get(f"{country}/{video_id}")
+
+    def share(self, twin_of: Mapping[str, str]) -> None:
+        """Give the same audio under other names the same split. Raises MillraceError if two are given."""
+        by_original: dict[str, tuple[str, GivenSplit]] = {}
+        originals = {name: name for name in twin_of.values()} | twin_of
+        for name, original in originals.items():
+            if given := self.of(*name.partition("/")[::2]):
+                other, earlier = by_original.setdefault(original, (name, given))
+                if earlier.split != given.split:
+                    problem = f"{other} and {name} are the same audio: {earlier.split}, {given.split}"
+                    raise MillraceError(problem, f"{earlier.place} and {given.place}", "Give both one split")
+        self.of_twins = {
+            name: by_original[original][1] for name, original in originals.items() if original in by_original
+        }
 
     def unknown(self, recordings: Collection[tuple[str, str]]) -> str:
         """A note on those that are none of `recordings` (country, video_id); "" if there are none."""
@@ -50,18 +69,18 @@ def read(path: str) -> GivenSplits:
     files = sorted(Path(path).glob(f"*{_SUFFIX}")) if path and Path(path).is_dir() else [Path(path)]
     for file in files if path else ():
         try:
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            rows = list(_rows(file, file.read_text(encoding="utf-8-sig").splitlines()))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             problem = f"speech.splits_file cannot be read ({error})"
             raise MillraceError(problem, str(file), "Name a file of text") from None
-        for line, country, video_id, word, subset in _rows(file, lines):
-            split, number = _WORDS.get(word.strip().lower()), subset.partition(".")[0]
-            if not video_id or split is None or not (number.isdecimal() or not number):
+        for line, *labels, word, subset in rows:
+            split, (country, video_id) = _WORDS.get(word.strip().lower()), map(str.strip, labels)
+            if not video_id or split is None or not _SUBSET.fullmatch(subset):
                 problem = f"recording {video_id!r}, split {word!r}, subset {subset!r}"
                 remedy = f"Give a recording and one of {', '.join(_WORDS)} in each line"
                 raise MillraceError(problem, f"{file}, line {line}", remedy)
-            place, number = f"{file}, line {line}", int(number) if number and split == "train" else None
-            given = GivenSplit(split, number, place)
+            number = int(float(subset)) if subset and split == "train" else None
+            given = GivenSplit(split, number, f"{file}, line {line}")
             earlier = result.setdefault((country, video_id), given)
             if earlier[:2] != given[:2]:
                 problem = f"{video_id} is in {earlier.split} there and in {given.split} here"

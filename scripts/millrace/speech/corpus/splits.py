@@ -99,22 +99,19 @@ def limit(
     return len(others)
 
 
-def check_given(country: Country, assignment: Assignment, given: GivenSplits) -> None:
-    """Raise MillraceError if a recording, or its twin, has another split in the assignment or here."""
+def check_given(
+    country: Country, assignment: Assignment, earlier: Mapping[str, Placement], given: GivenSplits
+) -> None:
+    """Raise MillraceError if a recording, its twin, or its former name, was placed in another split."""
     for recording in country.recordings.values() if given else ():
         wanted = given.of(country.name, recording.video_id)
-        twin = recording.twin_of.partition("/") if recording.twin_of else ("", "", "")
-        other = given.of(twin[0], twin[2])
         placed = assignment.get(recording.name) or assignment.get(recording.twin_of or "")
+        placed = placed or earlier.get(recording.content or "")
         remedy = "Mend speech.splits_file; or, if nothing was trained yet, delete the assignment's line"
         if wanted and placed and placed.labels["split"] != wanted.split:
-            earlier = f"{placed.item} is in {placed.labels['split']}"
-            problem = f"{earlier} there, and {recording.name} in {wanted.split} here"
+            there = f"{placed.item} is in {placed.labels['split']} there"
+            problem = f"{there}, and {recording.name} in {wanted.split} here"
             raise MillraceError(problem, f"{assignment.path} and {wanted.place}", remedy)
-        if wanted and other and other.split != wanted.split:
-            pair, both = f"{recording.name} and {recording.twin_of}", f"{wanted.split}, {other.split}"
-            place = f"{wanted.place} and {other.place}"
-            raise MillraceError(f"{pair} are the same audio: {both}", place, "Give both one split")
 
 
 def place_new(
@@ -177,9 +174,8 @@ def _splits_of(
         twin = assignment.get(recording.twin_of) if recording.twin_of else None
         # A recording that was placed under another name keeps its split: training may have seen it.
         twin = twin or (earlier.get(recording.content) if recording.content else None)
-        of_twin = wanted.get(recording.twin_of) if recording.twin_of else None
-        split = next((each.split for each in (wanted[recording.name], of_twin) if each), None)
-        split = split or (twin.labels["split"] if twin else None)
+        given = wanted[recording.name]
+        split = given.split if given else twin.labels["split"] if twin else None
         if split is not None:
             splits[recording.name] = split
             hours[split] += recording.hours

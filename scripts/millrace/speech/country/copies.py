@@ -41,12 +41,12 @@ def find(pieces: Callable[[list[str]], Iterable[pa.Table]]) -> pd.DataFrame:
     for _, head, rank in heads(["sha256", "split"]):
         for place, others in sets.items():
             mine = head[rank == place]
-            matches.append(mine[np.isin(mine, others)])
+            matches.append(mine[_is_in(mine, others)])
     shared = np.unique(np.concatenate(matches))
 
     chosen, start = [pd.DataFrame(columns=[*_NAMES, "row", "rank"])], 0
     for piece, head, rank in heads(_NAMES) if len(shared) else ():
-        at = np.flatnonzero(np.isin(head, shared))
+        at = np.flatnonzero(_is_in(head, shared))
         chosen.append(piece.take(pa.array(at)).to_pandas().assign(row=start + at, rank=rank[at]))
         start += piece.num_rows
     table = pd.concat(chosen).astype({"row": np.int64, "rank": np.int8})
@@ -61,7 +61,13 @@ def find(pieces: Callable[[list[str]], Iterable[pa.Table]]) -> pd.DataFrame:
 
 def without(table: pa.Table, copies: pd.DataFrame, start: int = 0) -> pa.Table:
     """The piece of an index that begins with row `start`, without the copies."""
-    return table.filter(~np.isin(np.arange(start, start + table.num_rows), copies["row"]))
+    return table.filter(~_is_in(np.arange(start, start + table.num_rows), copies["row"].to_numpy()))
+
+
+def _is_in(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """np.isin for sorted `known`, which is searched, not sorted again for every piece."""
+    at = np.searchsorted(known, values)
+    return known.take(at, mode="clip") == values if len(known) else np.zeros(len(values), bool)
 
 
 def pairs(copies: pd.DataFrame) -> list[dict]:

@@ -65,8 +65,3 @@ MEANINGS = {
     "no_alignment_files": "the folder Alignment/alignment_output holds no JSON file",
     "no_alignment_folder": "the country has no folder Alignment/alignment_output",
 }
-
-
-def meaning(reason: str) -> str:
-    """What a reason means; empty if it is unknown, or speaks for itself."""
-    return MEANINGS.get(reason, "")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.common import atomic, jsonl
@@ -99,12 +100,12 @@ def _cell(name: str, value: object) -> object:
 def write_nemo_manifests(
     paths: Mapping[str, str | os.PathLike],
     shards: Mapping[str, Sequence[str]],
-    rows: Callable[[], Iterable[Mapping]],
+    pieces: Callable[[], Iterable[pa.Table]],
 ) -> None:
     """Write the tarred JSONL manifest of each split as NeMo reads it.
 
     `audio_filepath` is the member in the tar, `shard_id` the rank of the tar among the sorted `shards` of the
-    split, which is the list to give to NeMo.
+    split, which is the list to give to NeMo. `pieces` are those of the index with NEMO_COLUMNS.
     """
     for split in SPLITS:
         rank = {shard: number for number, shard in enumerate(shards[split])}
@@ -117,8 +118,8 @@ def write_nemo_manifests(
                 "shard_id": rank[row["shard"]],
                 "tar": row["shard"],
             }
-            for row in rows()
-            if row["split"] == split
+            for piece in pieces()
+            for row in piece.filter(pc.equal(piece["split"], split)).to_pylist()
         )
         jsonl.write_lines(paths[split], lines)
 

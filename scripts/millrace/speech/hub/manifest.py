@@ -14,7 +14,7 @@ from millrace.common import jsonl
 from millrace.common.errors import Damaged, MillraceError, own_file
 from millrace.common.hub.publish import CARD, DATA, File
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.shards.index import read_facts
+from millrace.speech.shards.index import read_sidecar
 
 NAME = "manifest.jsonl"
 _PUBLISHED = re.compile(
@@ -52,12 +52,16 @@ def rows(table: pd.DataFrame, shards_dir: str | os.PathLike) -> Iterator[dict]:
     """The manifest's rows; digests are those that stand beside the tars, which are not read."""
     for row in table.itertuples():
         tar = Path(shards_dir) / row.shard
-        size, sha256 = read_facts(tar) or (None, None)
-        if sha256 is None or not tar.is_file() or tar.stat().st_size != size:
+        sidecar = read_sidecar(tar)
+        if not sidecar or not tar.is_file() or tar.stat().st_size != sidecar.tar_size:
             remedy = "Run `snakemake speech_shards --forcerun speech_create_shards`"
             raise MillraceError("the shard is missing, or not as it was written", str(tar), remedy)
         facts = {"samples": int(row.samples), "seconds": round(float(row.seconds), 6)}
-        yield {"path": published_path(row.shard, row.split), "sha256": sha256, "size": size, **facts}
+        yield {
+            "path": published_path(row.shard, row.split),
+            "sha256": sidecar.tar_sha256,
+            "size": sidecar.tar_size,
+        } | facts
 
 
 def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str | os.PathLike) -> list[File]:

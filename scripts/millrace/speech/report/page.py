@@ -14,7 +14,7 @@ from millrace.common.report.figures import human_bytes, human_count, human_hours
 from millrace.common.report.page import Cell, Code, Number, Table
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country import copies
-from millrace.speech.country.reasons import meaning
+from millrace.speech.country.reasons import MEANINGS
 from millrace.speech.report.corpus import Corpus
 
 # Longer lists of one kind are cut; the ledgers hold all.
@@ -167,7 +167,7 @@ def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
             ranked = by_country[by_country > 0].sort_index().sort_values(ascending=False, kind="stable")
             where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
             name = Code(reason) if " " not in reason else reason
-            lines.append((name, meaning(reason), by_country.sum(), where))
+            lines.append((name, MEANINGS.get(reason, ""), by_country.sum(), where))
         if (rest := len(counts) - MAX_ROWS) > 0:
             lines.append((f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum(), ""))
         rows = []
@@ -187,7 +187,7 @@ def _copies(corpus: Corpus) -> list[Table]:
 
 def _notes(corpus: Corpus) -> list[Table]:
     notes = [(country.name, note) for country in corpus.countries for note in country.notes]
-    rows = [[name, Code(note), meaning(note)] for name, note in notes]
+    rows = [[name, Code(note), MEANINGS.get(note, "")] for name, note in notes]
     return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)] if rows else []
 
 

@@ -72,15 +72,6 @@ def read_sidecar(tar: Path) -> Sidecar | None:
     return sidecar if sidecar.table.schema == SIDECAR_SCHEMA else None
 
 
-def read_facts(tar: Path) -> tuple[int, str | None] | None:
-    """Size and SHA-256 of a tar, off its sidecar's metadata alone; None if there is none that can be read."""
-    try:
-        meta = orjson.loads(pq.read_metadata(sidecar_path(tar)).metadata[_META])
-        return meta["tar_size"], meta["tar_sha256"]
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
-        return None
-
-
 def index_of(tables: Iterable[pa.Table]) -> pa.Table:
     """The index rows of sidecar tables: segments that are in a tar, in the tables' order."""
     chosen = [table.filter(table["offset"].is_valid()).select(INDEX_SCHEMA.names) for table in tables]

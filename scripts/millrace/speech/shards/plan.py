@@ -1,7 +1,8 @@
 """Which segments are written, and in which order: a function of the manifest part and the options.
 
 A shard is closed when the next segment might not fit: by its real bytes so far, and by an upper bound of the
-next segment's, known before it is decoded. No shard exceeds the limit, and all but the last are nearly full.
+next segment's, known before it is decoded. All but the last are nearly full; none exceeds the limit, but one
+of a single segment that does so alone.
 """
 
 from __future__ import annotations

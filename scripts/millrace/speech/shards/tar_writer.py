@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 
 BLOCK = 512
 RECORD = 20 * BLOCK
 # Octal digits that fit into the size field of a ustar header: 8 GiB - 1.
 MAX_USTAR_SIZE = 0o77777777777
-# Parts are handed to the kernel together: one call per some samples, and no copy is made to join them.
-_FLUSH_BYTES = 1 << 20
-_FLUSH_PARTS = 512
-# Batches of parts and of members that may wait for their digests.
-_MAX_PENDING = 8
+_BUFFER = 1 << 20  # one call of the kernel per some samples
 
 _MODE_IDS = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"00000000000\0"
 _TAIL = bytes(100) + b"ustar\x0000" + bytes(32) * 2 + b"0000000\0" * 2 + bytes(155) + bytes(12)
 _TAIL_SUM = sum(_TAIL)
 _ZEROS = bytes(BLOCK)
-_PADDING = [_ZEROS[: -size % BLOCK] for size in range(BLOCK)]
 
 
 def _ustar(name: bytes, size: int, kind: bytes) -> bytes:
@@ -80,81 +73,40 @@ def _blocks(size: int) -> int:
 
 
 class TarWriter:
-    """Write a tar file at `path`, member after member, in a few MiB of memory beside the largest member.
+    """Write a tar file at `path`, member after member.
 
-    Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file; None unless
-    `hashed`) and `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True).
-    Leaving the context by an exception closes the file without an end mark: such a file is incomplete, and
-    the caller removes it (see `millrace.common.atomic`).
+    Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file) and
+    `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True). Leaving the context
+    by an exception closes the file without an end mark: it is incomplete, `sha256` stays None, and the caller
+    removes it (see `millrace.common.atomic`).
     """
 
-    def __init__(self, path: str | os.PathLike, hashed: bool = True) -> None:
-        self.size = 0
-        self.sha256: str | None = None
+    def __init__(self, path: str | os.PathLike) -> None:
+        self.size, self.sha256 = 0, None
         self.member_sha256: dict[int, str] = {}
-        self._parts: list[bytes] = []
-        self._to_hash: list[tuple[int, bytes]] = []
-        self._waiting = 0
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        self._digest = hashlib.sha256() if hashed else None
-        # Digests are worked out beside the writing: hashlib releases the GIL. One thread for the file, whose
-        # parts must stay in order, and one for members.
-        self._hashers = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self._pending: deque[Future] = deque()
+        self._file = open(path, "wb", _BUFFER)  # noqa: SIM115
+        self._digest = hashlib.sha256()
 
     def add(self, name: str, body: bytes, hashed: bool = False) -> int:
         """Append a regular file; return the offset of its first body byte in the tar."""
-        length = len(body)
-        header = member_header(name, length)
-        offset = self.size + len(header)
-        padding = _PADDING[length % BLOCK]
-        self._parts += (header, body, padding) if padding else (header, body)
+        self._write(member_header(name, len(body)))
+        offset = self.size
         if hashed:
-            self._to_hash.append((offset, body))
-        added = len(header) + length + len(padding)
-        self.size += added
-        self._waiting += added
-        if self._waiting >= _FLUSH_BYTES or len(self._parts) >= _FLUSH_PARTS:
-            self._flush(_MAX_PENDING)
+            self.member_sha256[offset] = hashlib.sha256(body).hexdigest()
+        self._write(body)
+        self._write(_ZEROS[: -len(body) % BLOCK])
         return offset
 
-    def _flush(self, max_pending: int) -> None:
-        """Write all parts, and wait until at most `max_pending` batches are still to be hashed."""
-        parts, self._parts, self._waiting = self._parts, [], 0
-        to_hash, self._to_hash = self._to_hash, []
-        of_file, of_members = self._hashers
-        self._pending.append(of_members.submit(self._hash_members, to_hash))
-        if self._digest is not None:
-            self._pending.append(of_file.submit(self._hash_file, parts))
-        while len(self._pending) > max_pending:
-            self._pending.popleft().result()
-        written = os.writev(self._fd, parts)
-        if written < sum(map(len, parts)):
-            # A short write is what a disk about to be full, or a signal, gives; the next call tells which.
-            rest = memoryview(b"".join(parts))[written:]
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-
-    def _hash_file(self, parts: list[bytes]) -> None:
-        for part in parts:
-            self._digest.update(part)
-
-    def _hash_members(self, members: list[tuple[int, bytes]]) -> None:
-        for offset, body in members:
-            self.member_sha256[offset] = hashlib.sha256(body).hexdigest()
+    def _write(self, part: bytes) -> None:
+        self._file.write(part)
+        self._digest.update(part)
+        self.size += len(part)
 
     def __enter__(self) -> TarWriter:
         return self
 
     def __exit__(self, exc_type: type | None, *exc: object) -> None:
-        try:
+        with self._file:
             if exc_type is None:
-                end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
-                self._parts.append(end)
-                self.size += len(end)
-                self._flush(0)
-                self.sha256 = self._digest.hexdigest() if self._digest else None
-        finally:
-            os.close(self._fd)
-            for hasher in self._hashers:
-                hasher.shutdown()
+                self._write(bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD))
+                self.sha256 = self._digest.hexdigest()

@@ -50,6 +50,7 @@ class HfCtcModel(CtcBase, HfModel):
         *("unispeech", "unispeech-sat", "wav2vec2-bert"),
     )
     hf_classes = ("AutoModelForCTC", "AutoProcessor")
+    head = ("lm_head.",)
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__(hf, processor)

@@ -12,7 +12,8 @@ import torch
 
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.files import CONFIG
-from millrace.common.errors import MillraceError
+from millrace.common.cli import log
+from millrace.common.errors import MillraceError, counted
 
 
 class HfModel(AsrModel):
@@ -22,6 +23,7 @@ class HfModel(AsrModel):
     """
 
     hf_classes: ClassVar[tuple[str, str]]
+    head: ClassVar[tuple[str, ...]] = ()  # beginnings of the names of weights that a folder may lack
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__()
@@ -34,19 +36,36 @@ class HfModel(AsrModel):
         quieten()
         parts = []
         remedy = "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
-        for name, settings in zip(cls.hf_classes, ({"dtype": torch.float32}, {}), strict=True):
+        report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        for name, settings in zip(cls.hf_classes, ({"dtype": torch.float32} | report, {}), strict=True):
             kind = getattr(transformers, name)
             try:
                 if settings and without_weights():
                     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
                     parts.append(getattr(kind, "from_config", kind)(config))
+                elif settings:
+                    model, weights = kind.from_pretrained(str(folder), local_files_only=True, **settings)
+                    parts.append(model)
+                    cls._check_weights(weights, str(folder), remedy)
                 else:
-                    parts.append(kind.from_pretrained(str(folder), local_files_only=True, **settings))
+                    parts.append(kind.from_pretrained(str(folder), local_files_only=True))
             except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
                 first = (str(error) or type(error).__name__).splitlines()[0]
                 problem = f"{kind.__name__} cannot be loaded ({first})"
                 raise MillraceError(problem, where=str(folder), remedy=remedy) from error
         return cls(*parts, **options)
+
+    @classmethod
+    def _check_weights(cls, weights: Mapping[str, Any], folder: str, remedy: str) -> None:
+        """Raise MillraceError for what transformers would draw at random, if it is no new head."""
+        missing, extra = sorted(weights["missing_keys"]), sorted(weights["unexpected_keys"])
+        lost = [f"{name} is of another shape" for name, *_ in weights["mismatched_keys"]]
+        lost += [f"{name} is missing" for name in missing if not name.startswith(cls.head)]
+        if lost:
+            raise MillraceError(f"{counted(len(lost), 'weight')} cannot be loaded: {lost[0]}", folder, remedy)
+        for names, what in ((missing, "missing, drawn at random"), (extra, "of no use to this model")):
+            if names:
+                log.warning("%s: %s %s: %s", folder, counted(len(names), "weight"), what, names[0])
 
     def save_pretrained(self, folder: str | Path) -> None:
         quieten()

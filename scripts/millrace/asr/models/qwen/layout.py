@@ -149,9 +149,11 @@ def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> N
     """Write a Qwen3ASRForConditionalGeneration and its processor, and the files of `kept` as they are."""
     from safetensors.torch import save_file
 
-    state = {_renamed(name, 1, str(folder)): t.detach().cpu() for name, t in hf.state_dict().items()}
-    # Tied weights share their memory, which the format does not allow.
-    save_file({name: t.clone().contiguous() for name, t in state.items()}, folder / "model.safetensors")
+    state = {name: t.detach().cpu().contiguous() for name, t in hf.state_dict().items()}
+    # A tied head shares the memory of the embedding, which the format does not allow.
+    state[_HEAD] = state[_HEAD].clone()
+    renamed = {_renamed(name, 1, str(folder)): t for name, t in state.items()}
+    save_file(renamed, folder / "model.safetensors")
     config, tokenizer = hf.config.to_dict(), processor.tokenizer
     audio, text = config["audio_config"], config["text_config"]
     quarter = 20 * text["head_dim"] // 128

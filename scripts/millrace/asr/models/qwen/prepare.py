@@ -17,6 +17,7 @@ from millrace.asr.models.base import Prepared, meter_counts
 from millrace.asr.models.labels import labelled
 from millrace.asr.models.mel import LogMel
 from millrace.common.errors import MillraceError
+from millrace.common.settings import check, setting
 
 MIN_SAMPLES = 8_000  # shorter clips get silence up to half a second, as in the published code
 CHUNK_TOKENS = 13  # audio tokens of a whole chunk
@@ -68,16 +69,14 @@ def without_tag(text: str) -> str:
 class QwenOptions:
     """The choices of Qwen3-ASR: `model_options` of a run."""
 
-    language_tag_mode: str = "auto"  # writes the sample's language into its target; `none` never does
+    # `auto` writes the sample's language into its target.
+    language_tag_mode: str = setting("auto", "language in the target", among=("auto", "none"))
     prompt: str = ""  # the system turn
-    padding_side: str = "left"
+    padding_side: str = setting("left", "side of the padding", among=("left", "right"))
     tokens_per_second: float = 16.0  # of a transcription at most, with some more for short clips
 
     def __post_init__(self) -> None:
-        for name, allowed in (("language_tag_mode", ("auto", "none")), ("padding_side", ("left", "right"))):
-            if getattr(self, name) not in allowed:
-                remedy = f"Set it to {' or '.join(allowed)}"
-                raise MillraceError(f"{name} is {getattr(self, name)!r}", remedy=remedy)
+        check(self, "model_options")
 
 
 @dataclass
