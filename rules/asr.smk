@@ -203,7 +203,7 @@ rule asr_verify_calibration:
         mem_mb=LANES.memory_mb(ASR.training_mb("all")),
     params:
         environment=ASR.environment,
-        launcher=ASR.launcher,
+        launcher=ASR.verifier,
         arguments=ASR.verification_arguments,
     message:
         "Verify the calibration on all ranks"

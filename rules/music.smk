@@ -9,6 +9,7 @@ MUSIC = MusicInputs(
         music_sources,
         remedy="run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root",
     ),
+    gpus=LANES.gpus(),
     ancient=ancient,
 )
 LANES.register_targets("music", MUSIC.targets)
@@ -211,11 +212,11 @@ rule music_train_model:
     params:
         environment=MUSIC.environment,
         launcher=MUSIC.launcher,
-        overrides=MUSIC.overrides,
+        arguments=MUSIC.run_arguments,
     message:
         "Train the run {wildcards.run}"
     shell:
-        "{params.environment} python {params.launcher} millrace.music.train_model {params.overrides}"
+        "{params.environment} python {params.launcher} millrace.music.train_model {params.arguments}"
         " --metrics {output.metrics:q} 2> {log:q}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from millrace.common import jsonl
 from millrace.common.workflow import sources
-from millrace.image.inputs import INDEX, METRICS, PARTITIONS
+from millrace.image.inputs import INDEX, PARTITIONS
 
 PAGES = ["results/image/report/readers.html"]
 
@@ -20,7 +20,7 @@ def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
     return [
         ("create_records", "results/image/records/partitions/{}.json", partitions),
         ("merge_records", INDEX.format(split="{}"), splits),
-        ("train_active", METRICS.format(run="{}"), {log.stem: [] for log in begun}),
+        ("train_active", "results/image/runs/{}/metrics.json", {log.stem: [] for log in begun}),
     ]
 
 
