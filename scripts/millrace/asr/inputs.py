@@ -101,7 +101,7 @@ class AsrInputs(RunInputs):
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
         """The calibration of every bucket, the largest first: it shows soonest that a model does not fit."""
         edges = self._edge_policy.known_before_build
-        self._require_gpus("asr.calibration.device", self.section["calibration"]["device"])
+        self._require("asr.calibration.device", self.section["calibration"]["device"])
         names = bucket_ids(edges) if edges else BucketConfig.read(BUCKETS).ids
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
@@ -152,8 +152,7 @@ class AsrInputs(RunInputs):
         run, own = wildcards.run, self.section["runs"].get(wildcards.run, {})
         if not Path(self.metrics(run)).exists():
             key = f"asr.runs.{run}.device" if "device" in own else "asr.training.device"
-            self._require_gpus(key, {**self.section["training"], **own}.get("device", "auto"))
-            self._require_nodes()
+            self._require(key, {**self.section["training"], **own}.get("device", "auto"), on_nodes=True)
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
@@ -162,7 +161,8 @@ class AsrInputs(RunInputs):
             return self.data()
         verified = self.section["calibration"]["soak_steps"]
         if verified and not Path(VERIFICATION).exists():
-            self._require_nodes()
+            device = self.section["calibration"]["device"]
+            self._require("asr.calibration.device", device, on_nodes=True)
         return [CALIBRATION, *([VERIFICATION] if verified else [])] if self.data() else []
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
@@ -252,21 +252,20 @@ class AsrInputs(RunInputs):
         several = {"nodes": nodes, "tasks": nodes, "tasks_per_gpu": 0, "mpi": "srun"}
         return {**several, "gres": f"gpu:{gpus}"} if gpus else several
 
-    def _require_nodes(self) -> None:
-        """End the workflow if it runs on this machine and training is to run on several."""
-        if self._is_local and self.section["nodes"] > 1:
-            problem = f"asr.nodes is {self.section['nodes']}, and jobs run on this machine"
-            remedy = "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a machine)"
-            sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs neither")
-
-    def _require_gpus(self, key: str, device: str) -> None:
-        """End the workflow if it runs here and has fewer GPUs than ranks, and `device` asks for them."""
-        ranks, gpus = self.section["ranks"], self._here
+    def _require(self, key: str, device: str, on_nodes: bool = False) -> None:
+        """End the workflow if it runs on this machine, and that has fewer GPUs than ranks, which `device`
+        asks for, or is one where several are asked for."""
+        ranks, nodes, gpus = self.section["ranks"], self.section["nodes"], self._here
         if gpus is not None and gpus < ranks and (device == "cuda" or (device == "auto" and gpus)):
             problem = f"{key} is {device} with asr.ranks: {ranks}, and this machine has {gpus or 'no'} GPUs"
             remedy = f"Set {key}: cpu or fewer ranks, or run where the GPUs are, as with --profile slurm"
-            # Snakemake would wrap an error in lines of its own.
-            sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs none")
+        elif on_nodes and self._is_local and nodes > 1:
+            problem = f"asr.nodes is {nodes}, and jobs run on this machine"
+            remedy = "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a machine)"
+        else:
+            return
+        # Snakemake would wrap an error in lines of its own.
+        sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs neither")
 
     def threads(self, wildcards: Any = None) -> int:
         """Threads of a run on a node: each rank's own, and its workers."""
