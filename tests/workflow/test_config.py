@@ -49,6 +49,11 @@ def test_schemas_are_valid_closed_explained_and_complete(lane):
     for part in objects(whole):
         assert part.get("additionalProperties") is not None, f"{lane}: an object is open"
         assert part["additionalProperties"] is not True
+        for key, rule in part.get("properties", {}).items():
+            # YAML cuts a description at its comma, and makes a key of the rest.
+            assert [word for word, value in rule.items() if value is None] in ([], ["default"]), (
+                f"{lane} {key}"
+            )
     for key, rule in whole["properties"].items():
         assert rule.get("description"), f"{lane}.{key} is not explained"
         assert "\n" not in rule["description"].strip()
@@ -114,6 +119,10 @@ def test_steps_and_config_have_the_same_defaults(lane):
     [
         (speech(max_cerr=0.3), ["speech.max_cerr", "no such key", "`max_cer`"]),
         (speech(colour=1), ["speech.colour", "no such key"]),
+        (
+            speech(hub={"endpoint": "https://hub.org/a", "repo": "a/b"}),
+            ["speech.hub.endpoint", "Hub"],
+        ),
         (speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}), ["tset", "`test`"]),
         (speech(split_fractions={"train": 1}), ["speech.split_fractions", "validation"]),
         (speech(split_fractions={"train": 0.8, "validation": 0.3, "test": 0.1}), ["speech.split_fractions"]),

@@ -12,8 +12,10 @@ from typing import Any
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
 from millrace.asr.models import choice
+from millrace.asr.training.options import TrainOptions
 from millrace.common import jsonl
 from millrace.common.hub import repository
+from millrace.common.settings import of_loader
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.common.workflow.sources import Sources
 
@@ -23,16 +25,6 @@ CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 RECEIPT = "results/asr/hub/{run}/receipt.json"
 RUNS_PAGE = "results/asr/report/runs.html"
 VERIFICATION = "results/asr/calibration/verification.json"
-# What of a run's settings its loader depends on.
-_OF_LOADER = {
-    "batch_seconds",
-    "window",
-    "num_workers",
-    "prefetch_factor",
-    "max_open_tars",
-    "max_bad_fraction",
-    "seed",
-}
 
 
 class AsrInputs(RunInputs):
@@ -195,9 +187,10 @@ class AsrInputs(RunInputs):
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config."""
         section, calibrated = self.section, self.section["calibration"]["enabled"]
-        chosen = {"seed": section["seed"], **section["training"], **section["runs"].get(run, {})}
-        chosen = self._model() | {name: chosen[name] for name in sorted(_OF_LOADER & chosen.keys())}
-        chosen |= {"bucket_dir": BUCKETS, **({"calibration": CALIBRATION} if calibrated else {})}
+        own = {"seed": section["seed"], **section["training"], **section["runs"].get(run, {})}
+        names = {*of_loader(TrainOptions), "seed"} & own.keys()
+        chosen = self._model() | {name: own[name] for name in sorted(names)} | {"bucket_dir": BUCKETS}
+        chosen |= {"calibration": CALIBRATION} if calibrated else {}
         files = [BUCKETS, *([CALIBRATION] if calibrated else [])]
         return Audited("millrace.asr.training.task:audited", chosen, files, self._world_size)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from millrace.common.settings import of_loader
 from millrace.common.workflow.runs import Audited, RunInputs, flags
+from millrace.image.training.options import TrainOptions
 
 PARTITIONS, INDEX = "results/image/partitions", "results/image/records/{split}/records.json"
-# What of a run's settings its loader depends on.
-_OF_LOADER = {"workers", "batch_size", "image_size", "augment", "mixed_batches", "max_bad_fraction"}
 
 
 class ImageInputs(RunInputs):
@@ -48,7 +48,7 @@ class ImageInputs(RunInputs):
         """The loader of a run of the config, in epoch 0: training makes the others."""
         own = self.of_run(run)
         chosen = {"records": "results/image/records", "seed": self.section["seed"]}
-        chosen |= {name: own[name] for name in sorted(_OF_LOADER & own.keys())}
+        chosen |= {name: own[name] for name in sorted(of_loader(TrainOptions) & own.keys())}
         place = "millrace.image.training.task:audited"
         return Audited(place, chosen, self.records(), self.section["ranks"], epochs=1)
 
