@@ -59,6 +59,7 @@ class Lanes:
                 sys.exit("Millrace: interrupted before anything was started; what a killed run left goes on")
             if acts:
                 run_lock.enter()
+                _forget_shown()
 
     def lock_message(self) -> str:
         """Who holds the lock and what to do, for Snakemake's error, whose own text names nobody."""
@@ -196,6 +197,7 @@ class Lanes:
         """The run has ended: say what it has made, or which steps failed. `logs` are Snakemake's own."""
         from millrace.common.workflow import status
 
+        _forget_shown()
         # The audit is asked for by the rules that train.
         status.say_last(dict.fromkeys([*self.on, "audit"]), self._parsed, failed, logs)
 
@@ -207,6 +209,12 @@ class Lanes:
         if message not in self._said:
             print(f"Millrace: {message}", file=sys.stderr)
         self._said.add(message)
+
+
+def _forget_shown() -> None:
+    """Delete what is made to be shown once, so that the next run, or dry run, makes it pending again."""
+    for path in Path("results").glob("*/hub/diff.txt"):
+        path.unlink(missing_ok=True)
 
 
 def _size_mb(paths: Iterable[str]) -> float:
