@@ -20,7 +20,7 @@ from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import TaskLoader
 from millrace.common.training.ranks import Exchange
-from millrace.common.training.task import Spans
+from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
 from millrace.music.models.published import CONFIGURATION, load_published
 from millrace.music.sampling.dataset import CliqueDataset, TrackBatch
@@ -35,8 +35,8 @@ from millrace.music.training.loss import LOGGED, contrastive_loss
 from millrace.music.training.metrics import means
 
 
-class VersionTask:
-    """Trains on anchors and versions, validates by retrieval. See millrace.common.training.task.Task."""
+class VersionTask(Task):
+    """Trains on anchors and versions, validates by retrieval."""
 
     every_epoch = True
 
@@ -55,7 +55,6 @@ class VersionTask:
         plateau = ReduceLROnPlateau(self._rate, conf["training.monitor.mode"], factor=0.2, **wait)
         self._plateau = plateau if schedule == "plateau" else None
         self._sums = torch.zeros(len(LOGGED) + 1, dtype=torch.float64)
-        self._loader: BatchLoader | None = None
         self._exchange: Exchange | None = None
 
     def geometry(self, hop: float) -> Geometry:
@@ -81,9 +80,6 @@ class VersionTask:
         conf, train = self.conf, self.features.cliques["train"]
         size, limit = conf["training.batchsize"], conf["limit_batches"]
         return plan_anchors(train, size, conf["seed"], epoch, world_size, spans, limit)
-
-    def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
-        return len(self.plan(epoch, world_size, spans))
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -232,11 +228,6 @@ class VersionTask:
         sums = [torch.tensor(state["sums"], dtype=torch.float64) for state in states]
         self._sums = sum(sums, torch.zeros(len(LOGGED) + 1, dtype=torch.float64))
         self.epochs_done = max((state["epochs_done"] for state in states), default=self.epochs_done)
-
-    def close(self) -> None:
-        """End the workers."""
-        if self._loader is not None:
-            self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
         """A digest of what the plan is made of."""
