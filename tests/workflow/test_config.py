@@ -6,7 +6,9 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import jinja2
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
@@ -275,3 +277,12 @@ def test_snakemake_stops_at_a_typo_without_a_traceback(tmp_path: Path, arguments
 
 def test_the_page_of_all_keys_is_that_of_the_schemas():
     assert configuration.PAGE.read_text() == configuration.page(), "run make docs"
+
+
+def test_the_front_page_of_the_report_speaks_of_the_lanes_that_are_on():
+    page = jinja2.Template((ROOT / "rules/report/workflow.rst").read_text(), undefined=jinja2.StrictUndefined)
+    heads = {"speech": "Speech corpus", "asr": "Speech recognition", "music": "Music", "image": "Images"}
+    for lanes in ([], ["music"], list(heads)):
+        config = workflow_config.checked_config({**CONFIG, "lanes": lanes}, SCHEMAS)
+        text = page.render(snakemake=SimpleNamespace(config=config))
+        assert [lane for lane, head in heads.items() if f"**{head}**" in text] == lanes

@@ -99,12 +99,12 @@ class Lanes:
         Doubled at each further attempt, as Slurm kills a job that needs more.
         """
         return lambda wildcards, input, attempt: (
-            round(300 + payload + per_mb * _size_mb(input)) * 2 ** (attempt - 1)
+            round(300 + payload + _by_size(input, per_mb)) * 2 ** (attempt - 1)
         )
 
     def runtime(self, minutes: float, per_mb: float = 0) -> Callable[..., int]:
         """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further attempt."""
-        return lambda wildcards, input, attempt: round(minutes + per_mb * _size_mb(input)) * attempt
+        return lambda wildcards, input, attempt: round(minutes + _by_size(input, per_mb)) * attempt
 
     def sources(self, lane: str, module: Any, remedy: str) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
@@ -217,9 +217,18 @@ def _forget_shown() -> None:
         path.unlink(missing_ok=True)
 
 
-def _size_mb(paths: Iterable[str]) -> float:
-    """The size of the files that are there: a dry run may ask before they are made."""
-    return sum(os.path.getsize(path) for path in paths if os.path.exists(path)) / 1e6
+def _by_size(paths: Iterable[str], per_mb: float) -> float:
+    """`per_mb` for each MB of the files that are there: a dry run may ask before they are made."""
+    if not per_mb:  # a job may have thousands of inputs
+        return 0
+    return per_mb / 1e6 * sum(map(_size, paths))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
