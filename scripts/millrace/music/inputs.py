@@ -56,7 +56,8 @@ class MusicInputs(RunInputs):
         """A sample of tracks with their statistics and picture, when there are features."""
         return [SAMPLE] if self.partitions else []
 
-    def contract(self, wildcards: Any = None) -> str:
+    @property
+    def contract(self) -> str:
         """The flags of what the model takes."""
         values = self.section["contract"]
         flags = [f"--{name} {values[name]:g}" for name in ("hop", "pool", "bins")]

@@ -50,6 +50,9 @@ class Lanes:
         self._parsed = time.time()
         self._left_over = ""
         if is_main_process:
+            # What Snakemake has loaded stays: not to look for garbage there is a sixth of a dry run's time.
+            gc.freeze()
+            gc.set_threshold(50_000)
             acts = not dry_run and _READERS.isdisjoint(each.partition("=")[0] for each in sys.argv)
             try:
                 self._left_over = left_over.settle(self._say, acts, on_cluster=jobs is not None)
@@ -93,18 +96,22 @@ class Lanes:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0," * count).split(",")
         return min(count, sum(name not in ("", "-1") for name in visible))
 
-    def memory_mb(self, payload: float, per_mb: float = 0) -> Callable[..., int]:
+    def memory_mb(self, payload: float, per_mb: float = 0) -> int | Callable[..., int]:
         """A rule's memory: `payload` MB, `per_mb` for each MB of input, and Snakemake's in each cluster job.
 
         Doubled at each further attempt, as Slurm kills a job that needs more.
         """
-        return lambda wildcards, input, attempt: (
-            round(300 + payload + _by_size(input, per_mb)) * 2 ** (attempt - 1)
-        )
+        return self._need(lambda mb, attempt: round(300 + payload + mb) * 2 ** (attempt - 1), per_mb)
 
-    def runtime(self, minutes: float, per_mb: float = 0) -> Callable[..., int]:
+    def runtime(self, minutes: float, per_mb: float = 0) -> int | Callable[..., int]:
         """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further attempt."""
-        return lambda wildcards, input, attempt: round(minutes + _by_size(input, per_mb)) * attempt
+        return self._need(lambda more, attempt: round(minutes + more) * attempt, per_mb)
+
+    def _need(self, of: Callable[[float, int], int], per_mb: float) -> int | Callable[..., int]:
+        if per_mb:
+            return lambda wildcards, input, attempt: of(per_mb * _size_mb(input), attempt)
+        # A plain number spares each of many jobs a call; here nothing is killed for asking too little.
+        return of(0, 1) if self.is_local else lambda wildcards, attempt: of(0, attempt)
 
     def sources(self, lane: str, module: Any, remedy: str) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
@@ -217,18 +224,9 @@ def _forget_shown() -> None:
         path.unlink(missing_ok=True)
 
 
-def _by_size(paths: Iterable[str], per_mb: float) -> float:
-    """`per_mb` for each MB of the files that are there: a dry run may ask before they are made."""
-    if not per_mb:  # a job may have thousands of inputs
-        return 0
-    return per_mb / 1e6 * sum(map(_size, paths))
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
+def _size_mb(paths: Iterable[str]) -> float:
+    """The size of the files that are there: a dry run may ask before they are made."""
+    return sum(os.path.getsize(path) for path in paths if os.path.exists(path)) / 1e6
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
