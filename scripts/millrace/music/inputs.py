@@ -8,8 +8,7 @@ from typing import Any
 from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
 
-PARTITIONS = "results/music/partitions"
-MERGE = f"{PARTITIONS}/merge/all.json"
+MERGE = "results/music/partitions/merge/all.json"
 INDEX = "results/music/index/features.index"
 COVERAGE = "results/music/index/coverage.json"
 REPORT = "results/music/report/training.html"

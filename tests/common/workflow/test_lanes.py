@@ -46,8 +46,8 @@ def failing(error: Exception):
 
 
 def sources_of(of: lanes.Lanes, collect) -> Sources:
-    module = SimpleNamespace(Settings=Settings, collect=collect, QUIET_KEYS={"quiet"})
-    return of.sources("speech", module, "do this")
+    module = SimpleNamespace(Settings=Settings, collect=collect, QUIET_KEYS={"quiet"}, REMEDY="do this")
+    return of.sources("speech", module)
 
 
 def ask(of: lanes.Lanes, collect) -> dict:

@@ -87,6 +87,10 @@ class Lanes:
         """
         return f"--{key.replace('_', '-')} {self.config[lane][key]}"
 
+    def machine(self, ancient: Callable[[str], str]) -> dict[str, Any]:
+        """What RunInputs needs to know of where jobs run; `ancient` is Snakemake's."""
+        return {"gpus": self.gpus(), "is_local": self.is_local, "ancient": ancient}
+
     def gpus(self) -> int | None:
         """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere."""
         uncounted = any(map(os.path.exists, ("/dev/kfd", "/dev/dxg")))  # AMD's, and those of WSL
@@ -113,13 +117,13 @@ class Lanes:
         # A plain number spares each of many jobs a call; here nothing is killed for asking too little.
         return of(0, 1) if self.is_local else lambda wildcards, attempt: of(0, attempt)
 
-    def sources(self, lane: str, module: Any, remedy: str) -> Sources:
+    def sources(self, lane: str, module: Any) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
 
         `module` is the lane's sources.py. A lane that is switched off is not synced. Missing sources stop the
         targets that need them, what is damaged stops the workflow, with one line.
         """
-        folder = f"results/{lane}/partitions"
+        folder, remedy = f"results/{lane}/partitions", module.REMEDY
         last = workflow_sources.load(folder)
         if not self.is_main_process:
             return last
