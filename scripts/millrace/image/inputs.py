@@ -62,8 +62,8 @@ class ImageInputs(RunInputs):
 
     def threads(self, wildcards: Any) -> int:
         """The ranks' own, their workers, and the producer's."""
-        workers = self.section["runs"].get(wildcards.run, {}).get("workers", 4)
-        return self.section["ranks"] + workers + 1
+        own = self.section["runs"].get(wildcards.run, {})
+        return self.ranks() * own.get("threads", 1) + own.get("workers", 4) + 1
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
