@@ -139,7 +139,7 @@ rule asr_calibrate_bucket_bs:
     threads: 2
     resources:
         mem_mb=LANES.memory_mb(ASR.training_mb("bucket")),
-        gpu=ASR.gpus,
+        gpu=ASR.bucket_gpus,
     params:
         environment=ASR.environment,
         arguments=ASR.calibration_arguments,

@@ -100,6 +100,7 @@ def test_ranks_and_their_gpus_are_counted_by_node(nodes, ranks, device, launcher
     asr = inputs(nodes=nodes, ranks=ranks, training={"device": device})
     assert launcher in asr.launcher(SimpleNamespace(run="a"))
     assert {name: asr.places.get(name) for name in places} == places
+    assert asr.bucket_gpus() == (device != "cpu")
     assert f"--world-size {nodes * ranks}" in asr.calibration_arguments()
     assert asr.threads() == ranks * 3
 

@@ -232,6 +232,10 @@ class AsrInputs(RunInputs):
         """What all runs are to train on: their resources are asked for when the rules are read."""
         return self.section["training"].get("device", "auto")
 
+    def bucket_gpus(self, wildcards: Any = None) -> int:
+        """GPUs of the calibration of a bucket, which is one process."""
+        return int(self.gpus() > 0 and self.section["calibration"]["device"] != "cpu")
+
     @property
     def places(self) -> dict[str, Any]:
         """The resources that say on how many nodes the ranks run, and with how many GPUs.
@@ -275,8 +279,7 @@ class AsrInputs(RunInputs):
         section, ranks = self.section, 1 if calibrates == "bucket" else self.section["ranks"]
         training, limits = section["training"], section["calibration"]
         workers = 0 if calibrates else training.get("num_workers", 2)
-        device = limits["device"] if calibrates else self.device()
-        on_cpu = device == "cpu" or (device == "auto" and self._here == 0)
+        on_cpu = self.on_cpu(limits["device"] if calibrates else self.device())
         mb = 4000 + 1000 * workers + (20 if on_cpu else 8) * choice.millions(self._model()["model"])
         if calibrates and on_cpu:
             mb = max(mb, 1.5 * 1024 * limits["max_memory_gb"])

@@ -83,8 +83,11 @@ class RunInputs:
     def gpus(self, wildcards: Any = None) -> int:
         """GPUs of a run on a machine: one a rank, unless it trains on the CPU or this machine has none."""
         run = getattr(wildcards, "run", "")
-        on_cpu = self.device(run) == "cpu" or (self.device(run) == "auto" and self._here == 0)
-        return 0 if on_cpu else self.ranks(run)
+        return 0 if self.on_cpu(self.device(run)) else self.ranks(run)
+
+    def on_cpu(self, device: str) -> bool:
+        """Whether that device is the CPU, as far as it is known."""
+        return device == "cpu" or (device == "auto" and self._here == 0)
 
     def launcher(self, wildcards: Any) -> str:
         """What starts the ranks of a run: on this machine, or on nodes of its job."""
