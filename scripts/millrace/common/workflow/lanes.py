@@ -50,9 +50,6 @@ class Lanes:
         self._parsed = time.time()
         self._left_over = ""
         if is_main_process:
-            # What Snakemake has loaded stays: not to look for garbage there is a sixth of a dry run's time.
-            gc.freeze()
-            gc.set_threshold(50_000)
             acts = not dry_run and _READERS.isdisjoint(each.partition("=")[0] for each in sys.argv)
             try:
                 self._left_over = left_over.settle(self._say, acts, on_cluster=jobs is not None)
