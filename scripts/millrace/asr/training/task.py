@@ -55,7 +55,6 @@ class AsrTask(Task):
         self._ideal: IdealLoader | None = None
         self._model: AsrModel | None = None
         self._tables: dict[str, RowTable | None] = {}
-        self._exchange: Exchange | None = None
         self._logged: set[int] = set()
         # What the last evaluation of each split has written, on every rank.
         self.transcribed: dict[str, list[Transcribed]] = {}
@@ -183,9 +182,7 @@ class AsrTask(Task):
 
     def evaluate(self, model: AsrModel, fabric: Any) -> dict[str, float]:
         """Loss, CER and WER of the first `eval_samples` rows of dev, in a fixed order, by all ranks."""
-        if self._exchange is None:
-            self._exchange = Exchange(fabric.world_size)
-        return self.evaluate_split(model, fabric.device, "dev", self._exchange, fabric.global_rank)
+        return self.evaluate_split(model, fabric.device, "dev", self.exchange, fabric.global_rank)
 
     def test(self, model: AsrModel, precision: str, split: str = "test") -> dict[str, float]:
         """`evaluate` on the test split, after training, on this rank alone: the others may have left.

@@ -48,11 +48,11 @@ class _Loop:
     ) -> None:
         self.task, self.settings, self.folder, self.ranks, self.stop = task, settings, folder, ranks, stop
         self.on_step = on_step
-        task.stop = stop
         folder.mkdir(parents=True, exist_ok=True)
         self.fabric = devices.launch(ranks, settings)
         self.device = self.fabric.device
         self.exchange = Exchange(ranks.world_size, settings.timeout_seconds)
+        task.stop, task.exchange = stop, self.exchange
         self.updates = Updates(task, settings, self.fabric)
         self.position, self.schedule = Position(task.first_epoch, world_size=ranks.world_size), None
         self.window = Window(self.device)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import StopSignals
+from millrace.common.training.ranks import Exchange, StopSignals
 
 Spans = Sequence[tuple[int, int]]
 
@@ -25,6 +25,7 @@ class Task:
     every_epoch = False  # save, evaluate and write a line at the end of every epoch too
     first_epoch = 0  # where a run without a checkpoint begins
     stop: StopSignals | None = None  # set by the loop, for a loader that waits long (see StopSignals.leave)
+    exchange = Exchange(1)  # between the ranks; set by the loop
     describe: Callable[[str, dict[str, Any]], str] | None = None  # the log's words for a line
     _loader: Any = None  # whose workers outlive epochs
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import TaskLoader
-from millrace.common.training.ranks import Exchange, Ranks, StopSignals
+from millrace.common.training.ranks import Ranks, StopSignals
 from millrace.common.training.task import Spans, Task
 from millrace.image.models import resnet
 from millrace.image.producer import epochs
@@ -162,11 +162,6 @@ class ImageTask(Task):
             self.side.want(self.options.epochs, self.options.epochs)
         else:
             self.side.trained(self._epoch)
-
-    @cached_property
-    def exchange(self) -> Exchange:
-        """Between the ranks, whose process group is open by now."""
-        return Exchange(self.ranks.world_size, self.options.timeout_seconds)
 
     def batch_ids(self, batch: Batch) -> np.ndarray:
         return batch.ids[:0] if batch.filler else batch.ids

@@ -19,7 +19,6 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import TaskLoader
-from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
 from millrace.music.models.published import CONFIGURATION, load_published
@@ -55,7 +54,6 @@ class VersionTask(Task):
         plateau = ReduceLROnPlateau(self._rate, conf["training.monitor.mode"], factor=0.2, **wait)
         self._plateau = plateau if schedule == "plateau" else None
         self._sums = torch.zeros(len(LOGGED) + 1, dtype=torch.float64)
-        self._exchange: Exchange | None = None
 
     def geometry(self, hop: float) -> Geometry:
         """Windows of data.audiolen seconds, in shingles every `hop` seconds."""
@@ -135,12 +133,10 @@ class VersionTask(Task):
 
     def evaluate(self, model: Clews, fabric: Any) -> dict[str, float]:
         """train/ (means of the epoch), valid/ and hpar/ under the original's names; saves the best model."""
-        if self._exchange is None:
-            self._exchange = Exchange(fabric.world_size)
-        share = Share(self._exchange, fabric.global_rank, fabric.device)
+        share = Share(self.exchange, fabric.global_rank, fabric.device)
         lr = self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done)
         figures = {"hpar/epoch": float(self.epochs_done), "hpar/lr": lr}
-        figures |= _means("train", self._exchange.gathered(self._sums.tolist()))
+        figures |= _means("train", self.exchange.gathered(self._sums.tolist()))
         figures |= self._validated(model, share)
         if fabric.global_rank == 0 and self.epochs_done:
             self._save(model, figures)
