@@ -76,6 +76,7 @@ def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(t
     for path in (METRICS, note, Path(of.audited("a").files[0])):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+        os.utime(path, (1e9, 1e9))
     command = f"python {of.launcher(RUN)} millrace.image.train_active {of.run_arguments(RUN)} --metrics x"
     note.write_text(json.dumps({"input": [*of.audited("a").files, ACCEPTED], "shellcmd": command}))
     assert of.gate(RUN) == [f"old {ACCEPTED}"]
