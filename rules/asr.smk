@@ -1,19 +1,8 @@
 # The ASR lane: any tars -> byte-offset index -> duration buckets -> calibration -> training -> throughput report.
 from millrace.asr import sources as asr_sources
-from millrace.asr.inputs import PARTITIONS as ASR_PARTITIONS, AsrInputs
+from millrace.asr.inputs import AsrInputs
 
-ASR = AsrInputs(
-    config["asr"],
-    LANES.sources(
-        "asr",
-        asr_sources,
-        remedy="set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the lanes",
-    ),
-    SPEECH.shards,
-    gpus=LANES.gpus(),
-    is_local=LANES.is_local,
-    ancient=ancient,
-)
+ASR = AsrInputs(config["asr"], LANES.sources("asr", asr_sources), SPEECH.shards, **LANES.machine(ancient))
 LANES.register_targets("asr", ASR.targets, pending_notes=ASR.pending_notes)
 
 
@@ -77,7 +66,7 @@ rule asr_hub:
 rule asr_build_tar_indices:
     """Find where every member of a partition of tars lies, reading headers only."""
     input:
-        partition=f"{ASR_PARTITIONS}/{{tars}}.json",
+        partition="results/asr/partitions/{tars}.json",
     output:
         index="results/asr/tar_index/{tars}.parquet",
         report="results/asr/tar_index/{tars}.json",
@@ -150,7 +139,7 @@ rule asr_calibrate_bucket_bs:
     threads: 2
     resources:
         mem_mb=LANES.memory_mb(ASR.training_mb("bucket")),
-        gpu=ASR.gpus,
+        gpu=ASR.bucket_gpus,
     params:
         environment=ASR.environment,
         arguments=ASR.calibration_arguments,
@@ -203,7 +192,7 @@ rule asr_verify_calibration:
         mem_mb=LANES.memory_mb(ASR.training_mb("all")),
     params:
         environment=ASR.environment,
-        launcher=ASR.launcher,
+        launcher=ASR.verifier,
         arguments=ASR.verification_arguments,
     message:
         "Verify the calibration on all ranks"

@@ -1,4 +1,5 @@
 # What all lanes share: the package on the path, the config checked, the targets of the lanes that are switched on.
+import gc
 import os
 import sys
 
@@ -11,6 +12,9 @@ from millrace.common.workflow.config import check_syntax, validate_config
 
 if workflow.is_main_process:
     check_syntax("config.yaml")
+    # What Snakemake has loaded stays: looking for garbage in it is a fifth of the time of a large dry run.
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 configfile: "config.yaml"

@@ -1,17 +1,8 @@
 # The image lane: an image folder -> record files with their index.
 from millrace.image import sources as image_sources
-from millrace.image.inputs import PARTITIONS as IMAGE_PARTITIONS, ImageInputs
+from millrace.image.inputs import ImageInputs
 
-IMAGE = ImageInputs(
-    config["image"],
-    LANES.sources(
-        "image",
-        image_sources,
-        remedy="run `snakemake image_fetch_demo` for the demo, or set image.raw_data_dir",
-    ),
-    gpus=LANES.gpus(),
-    ancient=ancient,
-)
+IMAGE = ImageInputs(config["image"], LANES.sources("image", image_sources), **LANES.machine(ancient))
 LANES.register_targets("image", IMAGE.targets)
 
 
@@ -75,7 +66,7 @@ rule image_fetch_demo:
 rule image_create_records:
     """Convert the images of some record files; those that are right already are kept."""
     input:
-        partition=f"{IMAGE_PARTITIONS}/{{block}}.json",
+        partition="results/image/partitions/{block}.json",
     output:
         report="results/image/records/partitions/{block}.json",
     log:
@@ -98,7 +89,7 @@ rule image_create_records:
 rule image_merge_records:
     """Write the index of a split's record files, with lengths, classes, rejects and ledger."""
     input:
-        split=f"{IMAGE_PARTITIONS}/splits/{{split}}.json",
+        split="results/image/partitions/splits/{split}.json",
         reports=IMAGE.reports,
     output:
         index="results/image/records/{split}/records.json",

@@ -1,16 +1,8 @@
 # The music lane: precomputed CQT features -> feature index and coverage -> verification -> version matching.
 from millrace.music import sources as music_sources
-from millrace.music.inputs import PARTITIONS as MUSIC_PARTITIONS, MusicInputs
+from millrace.music.inputs import MusicInputs
 
-MUSIC = MusicInputs(
-    config["music"],
-    LANES.sources(
-        "music",
-        music_sources,
-        remedy="run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root",
-    ),
-    ancient=ancient,
-)
+MUSIC = MusicInputs(config["music"], LANES.sources("music", music_sources), **LANES.machine(ancient))
 LANES.register_targets("music", MUSIC.targets)
 
 
@@ -102,7 +94,7 @@ rule music_create_features:
 rule music_build_feature_index:
     """Find the tracks in an HDF5 file or a folder of .mm files: where they lie, their hop, whether they can be used."""
     input:
-        partition=f"{MUSIC_PARTITIONS}/{{features}}.json",
+        partition="results/music/partitions/{features}.json",
     output:
         tracks="results/music/features/{features}.parquet",
         report="results/music/features/{features}.json",
@@ -211,11 +203,11 @@ rule music_train_model:
     params:
         environment=MUSIC.environment,
         launcher=MUSIC.launcher,
-        overrides=MUSIC.overrides,
+        arguments=MUSIC.run_arguments,
     message:
         "Train the run {wildcards.run}"
     shell:
-        "{params.environment} python {params.launcher} millrace.music.train_model {params.overrides}"
+        "{params.environment} python {params.launcher} millrace.music.train_model {params.arguments}"
         " --metrics {output.metrics:q} 2> {log:q}"
 
 

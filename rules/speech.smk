@@ -1,16 +1,9 @@
 # The speech lane: aligned recordings -> manifest and splits -> WebDataset shards with their index -> report.
 from millrace.speech import sources as speech_sources
-from millrace.speech.inputs import PARTITIONS as SPEECH_PARTITIONS, SpeechInputs
+from millrace.speech.inputs import SpeechInputs
 from millrace.speech.corpus.splits import SPLITS as SPEECH_SPLITS
 
-SPEECH = SpeechInputs(
-    LANES.sources(
-        "speech",
-        speech_sources,
-        remedy="run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root",
-    ),
-    config["speech"]["hub"],
-)
+SPEECH = SpeechInputs(LANES.sources("speech", speech_sources), config["speech"]["hub"])
 LANES.register_targets("speech", SPEECH.targets)
 # The size of a partition, which decides on what its jobs need.
 SPEECH_HOURS = config["speech"]["partition_hours"]
@@ -87,7 +80,7 @@ rule speech_fetch_corpus:
 rule speech_generate_manifest:
     """Check the segments of one partition, compute error rates, and list what is rejected."""
     input:
-        partition=f"{SPEECH_PARTITIONS}/{{partition}}.json",
+        partition="results/speech/partitions/{partition}.json",
     output:
         manifest="results/speech/manifest/partitions/{partition}/manifest.parquet",
         recordings="results/speech/manifest/partitions/{partition}/recordings.json",
@@ -118,7 +111,7 @@ rule speech_generate_manifest:
 rule speech_merge_manifest:
     """Gather a country's manifest and splits as CSVs."""
     input:
-        country=f"{SPEECH_PARTITIONS}/countries/{{country}}.json",
+        country="results/speech/partitions/countries/{country}.json",
         parts=SPEECH.manifest_files,
     output:
         manifest="results/speech/manifest/{country}_manifest.csv",
@@ -173,7 +166,7 @@ rule speech_create_shards:
 rule speech_merge_shards:
     """Gather a country's shards: final manifest, index, rejects, balance; sweep what is stale."""
     input:
-        country=f"{SPEECH_PARTITIONS}/countries/{{country}}.json",
+        country="results/speech/partitions/countries/{country}.json",
         manifests=SPEECH.manifest_files,
         shards=SPEECH.shard_files,
     output:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from millrace.asr.loading.collate import Batch
+from millrace.common.training.task import Task
 
 
 class Loudness(nn.Module):
@@ -28,7 +29,7 @@ class Loudness(nn.Module):
         return self.head(hidden).squeeze(1)
 
 
-class SmallTask:
+class SmallTask(Task):
     """`make(epoch, start_step)` gives the batches, `steps` of them in an epoch."""
 
     def __init__(self, make: Callable[[int, int], Iterable[Batch]], steps: int) -> None:

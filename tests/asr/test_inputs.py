@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.asr.inputs import BUCKETS, METRICS, AsrInputs
+from millrace.asr.inputs import BUCKETS, AsrInputs
 from millrace.common.workflow.config import checked_config
 from millrace.common.workflow.sources import Sources
 from tests.workflow.workflow import ROOT
@@ -16,7 +16,8 @@ from tests.workflow.workflow import ROOT
 
 def inputs(gpus: int | None = None, is_local: bool = False, **section: object) -> AsrInputs:
     checked = checked_config({"asr": section}, ROOT / "rules/schemas")["asr"]
-    return AsrInputs(checked, Sources(), lambda: ["results/speech/index.parquet"], gpus, is_local)
+    machine = {"gpus": gpus, "is_local": is_local}
+    return AsrInputs(checked, Sources(), lambda: ["results/speech/index.parquet"], **machine)
 
 
 def touch(path: str, time: int) -> None:
@@ -28,11 +29,11 @@ def touch(path: str, time: int) -> None:
 def test_a_pinned_run_is_asked_for_until_it_is_finished(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asr = inputs(runs={"a": {"pinned": True, "epochs": 2}, "b": {}})
-    assert asr.runs() == [METRICS.format(run="a"), METRICS.format(run="b")] and asr.pending_notes() == []
+    assert asr.runs() == [asr.metrics("a"), asr.metrics("b")] and asr.pending_notes() == []
     assert "pinned" not in asr.run_arguments(SimpleNamespace(run="a"))
     touch(BUCKETS, 100)
-    touch(METRICS.format(run="a"), 200)
-    assert asr.runs() == [METRICS.format(run="b")] and asr.pending_notes() == []
+    touch("results/asr/runs/a/metrics.json", 200)
+    assert asr.runs() == [asr.metrics("b")] and asr.pending_notes() == []
 
 
 def test_each_run_has_a_repository_of_its_own():
@@ -53,7 +54,7 @@ def test_each_run_has_a_repository_of_its_own():
 @pytest.mark.parametrize("newer", [BUCKETS, "results/speech/partitions/malta-test-00000.json"])
 def test_a_pinned_run_that_is_older_than_its_data_is_said(tmp_path, monkeypatch, newer):
     monkeypatch.chdir(tmp_path)
-    touch(METRICS.format(run="a"), 200)
+    touch("results/asr/runs/a/metrics.json", 200)
     touch(newer, 300)
     (note,) = inputs(runs={"a": {"pinned": True}}).pending_notes()
     start = f"run a is pinned: it was trained on older data ({newer} is newer)."
@@ -99,6 +100,7 @@ def test_ranks_and_their_gpus_are_counted_by_node(nodes, ranks, device, launcher
     asr = inputs(nodes=nodes, ranks=ranks, training={"device": device})
     assert launcher in asr.launcher(SimpleNamespace(run="a"))
     assert {name: asr.places.get(name) for name in places} == places
+    assert asr.bucket_gpus() == (device != "cpu")
     assert f"--world-size {nodes * ranks}" in asr.calibration_arguments()
     assert asr.threads() == ranks * 3
 
@@ -108,7 +110,7 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
     asr = inputs(is_local=True, nodes=2)
     with pytest.raises(SystemExit, match=r"asr\.nodes is 2.*--profile slurm"):
         asr.calibration(SimpleNamespace(run="a"))
-    touch(METRICS.format(run="a"), 100)
+    touch("results/asr/runs/a/metrics.json", 100)
     assert asr.calibration(SimpleNamespace(run="a")) == []
     assert inputs(nodes=2).calibration(SimpleNamespace(run="b")) == []
 

@@ -6,7 +6,9 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import jinja2
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
@@ -49,6 +51,11 @@ def test_schemas_are_valid_closed_explained_and_complete(lane):
     for part in objects(whole):
         assert part.get("additionalProperties") is not None, f"{lane}: an object is open"
         assert part["additionalProperties"] is not True
+        for key, rule in part.get("properties", {}).items():
+            # YAML cuts a description at its comma, and makes a key of the rest.
+            assert [word for word, value in rule.items() if value is None] in ([], ["default"]), (
+                f"{lane} {key}"
+            )
     for key, rule in whole["properties"].items():
         assert rule.get("description"), f"{lane}.{key} is not explained"
         assert "\n" not in rule["description"].strip()
@@ -114,6 +121,10 @@ def test_steps_and_config_have_the_same_defaults(lane):
     [
         (speech(max_cerr=0.3), ["speech.max_cerr", "no such key", "`max_cer`"]),
         (speech(colour=1), ["speech.colour", "no such key"]),
+        (
+            speech(hub={"endpoint": "https://hub.org/a", "repo": "a/b"}),
+            ["speech.hub.endpoint", "Hub"],
+        ),
         (speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}), ["tset", "`test`"]),
         (speech(split_fractions={"train": 1}), ["speech.split_fractions", "validation"]),
         (speech(split_fractions={"train": 0.8, "validation": 0.3, "test": 0.1}), ["speech.split_fractions"]),
@@ -266,3 +277,12 @@ def test_snakemake_stops_at_a_typo_without_a_traceback(tmp_path: Path, arguments
 
 def test_the_page_of_all_keys_is_that_of_the_schemas():
     assert configuration.PAGE.read_text() == configuration.page(), "run make docs"
+
+
+def test_the_front_page_of_the_report_speaks_of_the_lanes_that_are_on():
+    page = jinja2.Template((ROOT / "rules/report/workflow.rst").read_text(), undefined=jinja2.StrictUndefined)
+    heads = {"speech": "Speech corpus", "asr": "Speech recognition", "music": "Music", "image": "Images"}
+    for lanes in ([], ["music"], list(heads)):
+        config = workflow_config.checked_config({**CONFIG, "lanes": lanes}, SCHEMAS)
+        text = page.render(snakemake=SimpleNamespace(config=config))
+        assert [lane for lane, head in heads.items() if f"**{head}**" in text] == lanes

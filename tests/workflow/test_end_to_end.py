@@ -90,6 +90,7 @@ def test_shards_and_model_are_on_the_local_hub(ran: Workflow):
     model = json.loads((ran.folder / "results/asr/hub/demo/receipt.json").read_bytes())
     assert {row["path"] for row in model["files"]} == {"README.md", "config.json", "model.safetensors"}
     assert "keep" in ran.run("speech_hub_diff") and ran.dry() == []
+    assert [job.rule for job in ran.dry("speech_hub_diff")] == ["speech_upload_shards"]
 
 
 def test_the_throughput_report_compares_the_baseline_with_the_pipeline(ran: Workflow):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,51 +12,34 @@ from typing import Any
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
 from millrace.asr.models import choice
+from millrace.asr.training.options import TrainOptions
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
-from millrace.common.training import ranks
-from millrace.common.workflow.audited import Audited, gate
+from millrace.common.settings import of_loader
+from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.common.workflow.sources import Sources
 
 PARTITIONS = "results/asr/partitions"
 BUCKETS = "results/asr/buckets/bucket_config.json"
 CALIBRATION = "results/asr/calibration/calibrated_bs.json"
-METRICS = "results/asr/runs/{run}/metrics.json"
 RECEIPT = "results/asr/hub/{run}/receipt.json"
 RUNS_PAGE = "results/asr/report/runs.html"
 VERIFICATION = "results/asr/calibration/verification.json"
-# What of a run's settings its loader depends on.
-_OF_LOADER = {
-    "batch_seconds",
-    "window",
-    "num_workers",
-    "prefetch_factor",
-    "max_open_tars",
-    "max_bad_fraction",
-    "seed",
-}
 
 
-class AsrInputs:
-    """Input functions and parameters of the lane's rules, over the partitions of this parse.
+class AsrInputs(RunInputs):
+    """Input functions and parameters of the lane's rules.
 
-    `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus; `gpus` says how
-    many this machine has for its jobs, None if that is unknown or they run elsewhere; `is_local`: the jobs
-    run on this machine; `ancient` marks a file whose time does not count.
+    `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus.
     """
 
+    lane, step = "asr", "train_model"
+
     def __init__(
-        self,
-        section: dict,
-        sources: Sources,
-        speech_shards: Callable[[], list[str]],
-        gpus: int | None = None,
-        is_local: bool = False,
-        ancient: Callable[[str], str] = str,
+        self, section: dict, sources: Sources, speech_shards: Callable[[], list[str]], **machine: Any
     ) -> None:
-        self.section, self.sources, self.speech_shards = section, sources, speech_shards
-        self._here, self._is_local, self._ancient = gpus, is_local, ancient
+        super().__init__(section, sources, **machine)
+        self.speech_shards = speech_shards
 
     @property
     def from_speech(self) -> bool:
@@ -111,7 +93,7 @@ class AsrInputs:
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
         """The calibration of every bucket, the largest first: it shows soonest that a model does not fit."""
         edges = self._edge_policy.known_before_build
-        self._require_gpus("asr.calibration.device", self.section["calibration"]["device"])
+        self._require("asr.calibration.device", self.section["calibration"]["device"])
         names = bucket_ids(edges) if edges else BucketConfig.read(BUCKETS).ids
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
@@ -142,11 +124,11 @@ class AsrInputs:
 
     def _is_kept(self, run: str) -> bool:
         """Whether the run is pinned and finished: then nothing makes it pending."""
-        return bool(self.section["runs"][run].get("pinned")) and Path(METRICS.format(run=run)).exists()
+        return bool(self.section["runs"][run].get("pinned")) and Path(self.metrics(run)).exists()
 
     def _pinned_note(self, run: str) -> str:
         """That a run is older than its data, with a file that shows it; "" if it is not."""
-        metrics = METRICS.format(run=run)
+        metrics = self.metrics(run)
         partitions = Path("results/speech/partitions" if self.from_speech else PARTITIONS).glob("*.json")
         data = [path for path in (Path(BUCKETS), *map(Path, self.manifests()), *partitions) if path.exists()]
         newer = [path for path in data if path.stat().st_mtime_ns > Path(metrics).stat().st_mtime_ns]
@@ -160,10 +142,9 @@ class AsrInputs:
     def calibration(self, wildcards: Any) -> list[str]:
         """The merged calibration that runs are trained with; none where `batch_seconds` counts."""
         run, own = wildcards.run, self.section["runs"].get(wildcards.run, {})
-        if not Path(METRICS.format(run=run)).exists():
+        if not Path(self.metrics(run)).exists():
             key = f"asr.runs.{run}.device" if "device" in own else "asr.training.device"
-            self._require_gpus(key, {**self.section["training"], **own}.get("device", "auto"))
-            self._require_nodes()
+            self._require(key, {**self.section["training"], **own}.get("device", "auto"), on_nodes=True)
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
@@ -172,7 +153,8 @@ class AsrInputs:
             return self.data()
         verified = self.section["calibration"]["soak_steps"]
         if verified and not Path(VERIFICATION).exists():
-            self._require_nodes()
+            device = self.section["calibration"]["device"]
+            self._require("asr.calibration.device", device, on_nodes=True)
         return [CALIBRATION, *([VERIFICATION] if verified else [])] if self.data() else []
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
@@ -192,15 +174,11 @@ class AsrInputs:
 
     def run_arguments(self, wildcards: Any) -> str:
         """The flags of train_model for a run: the model, `training`, and what the run itself says."""
-        runs = {**self._measured_runs(), **self.section["runs"]}
         name, repeat = wildcards.run, ""
         if name.startswith("bench_"):
             name, _, repeat = name.rpartition("_")
-        if name not in runs:
-            remedy = f"asr.runs has {', '.join(runs)}"
-            raise MillraceError(f"there is no run {wildcards.run!r}", remedy=remedy)
         chosen = {**self._model(), "seed": self.section["seed"], **self.section["training"]}
-        chosen |= {key: value for key, value in runs[name].items() if key != "pinned"}
+        chosen |= {key: value for key, value in self.of_run(name).items() if key != "pinned"}
         # Repeats of the benchmark differ in what they draw, or they would measure one draw many times.
         if repeat:
             chosen["seed"] += int(repeat) - 1
@@ -209,9 +187,10 @@ class AsrInputs:
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config."""
         section, calibrated = self.section, self.section["calibration"]["enabled"]
-        chosen = {"seed": section["seed"], **section["training"], **section["runs"].get(run, {})}
-        chosen = self._model() | {name: chosen[name] for name in sorted(_OF_LOADER & chosen.keys())}
-        chosen |= {"bucket_dir": BUCKETS, **({"calibration": CALIBRATION} if calibrated else {})}
+        own = {"seed": section["seed"], **section["training"], **section["runs"].get(run, {})}
+        names = {*of_loader(TrainOptions), "seed"} & own.keys()
+        chosen = self._model() | {name: own[name] for name in sorted(names)} | {"bucket_dir": BUCKETS}
+        chosen |= {"calibration": CALIBRATION} if calibrated else {}
         files = [BUCKETS, *([CALIBRATION] if calibrated else [])]
         return Audited("millrace.asr.training.task:audited", chosen, files, self._world_size)
 
@@ -220,20 +199,13 @@ class AsrInputs:
         waits = self._waits or not self.data()
         return [run for run in self.section["runs"] if not (waits or self._is_kept(run))]
 
-    def gate(self, wildcards: Any) -> list[str]:
-        """What lets a run of the config start; those of the throughput report are measured, not trained."""
-        run = wildcards.run
-        if run not in self.section["runs"]:
-            return []
-        texts = (self.run_arguments(wildcards), self.launcher(wildcards))
-        return gate("asr", run, METRICS.format(run=run), self.audited(run), texts, self._ancient)
-
     def _model(self) -> dict[str, Any]:
         section = self.section
         return {"model": section["model_path"] or section["model"], "model_options": section["model_options"]}
 
-    def _measured_runs(self) -> dict[str, dict[str, Any]]:
-        """The runs behind the throughput report: nothing but their length and their loader differs."""
+    @property
+    def runs_by_name(self) -> dict[str, dict[str, Any]]:
+        """The config's, and those behind the throughput report: only their length and their loader differ."""
         bench, check, profile = (
             self.section["throughput"][f"{n}_steps"] for n in ("bench", "check", "profile")
         )
@@ -245,28 +217,24 @@ class AsrInputs:
             "ideal": {**same, "loader": "ideal"},
             "baseline": {**same, "loader": "baseline"},
             "profile": {**same, "max_steps": profile + 4, "profile_steps": profile},
+            **self.section["runs"],
         }
 
-    def environment(self, wildcards: Any = None) -> str:
-        """What is set before training's Python starts."""
-        return " ".join(f"{name}={value}" for name, value in ranks.ENVIRONMENT.items())
-
-    def launcher(self, wildcards: Any = None) -> str:
-        """What starts the ranks of a run, or of the verification: on this machine, or on nodes of its job."""
-        ranks, nodes, run = self.section["ranks"], self.section["nodes"], getattr(wildcards, "run", None)
-        if self._world_size == 1:
-            return "-m"
-        logs = shlex.quote(f"logs/asr/train_model/{run}" if run else "logs/asr/verify_calibration/ranks")
-        place = "--standalone" if nodes == 1 else f"--nodes {nodes}"
-        return f"-m millrace.common.training.launch {place} --nproc-per-node {ranks} --log-dir {logs} -m"
+    def verifier(self, wildcards: Any = None) -> str:
+        """What starts the ranks of the verification."""
+        return self.launch(self.section["ranks"], "verify_calibration/ranks")
 
     @property
     def _world_size(self) -> int:
         return self.section["nodes"] * self.section["ranks"]
 
-    def gpus(self, wildcards: Any = None) -> int:
-        """GPUs of a run on a node: one a rank, unless it is to train on the CPU."""
-        return 0 if self.section["training"].get("device") == "cpu" else self.section["ranks"]
+    def device(self, run: str = "") -> str:
+        """What all runs are to train on: their resources are asked for when the rules are read."""
+        return self.section["training"].get("device", "auto")
+
+    def bucket_gpus(self, wildcards: Any = None) -> int:
+        """GPUs of the calibration of a bucket, which is one process."""
+        return int(self.gpus() > 0 and self.section["calibration"]["device"] != "cpu")
 
     @property
     def places(self) -> dict[str, Any]:
@@ -281,21 +249,20 @@ class AsrInputs:
         several = {"nodes": nodes, "tasks": nodes, "tasks_per_gpu": 0, "mpi": "srun"}
         return {**several, "gres": f"gpu:{gpus}"} if gpus else several
 
-    def _require_nodes(self) -> None:
-        """End the workflow if it runs on this machine and training is to run on several."""
-        if self._is_local and self.section["nodes"] > 1:
-            problem = f"asr.nodes is {self.section['nodes']}, and jobs run on this machine"
-            remedy = "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a machine)"
-            sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs neither")
-
-    def _require_gpus(self, key: str, device: str) -> None:
-        """End the workflow if it runs here and has fewer GPUs than ranks, and `device` asks for them."""
-        ranks, gpus = self.section["ranks"], self._here
+    def _require(self, key: str, device: str, on_nodes: bool = False) -> None:
+        """End the workflow if it runs on this machine, and that has fewer GPUs than ranks, which `device`
+        asks for, or is one where several are asked for."""
+        ranks, nodes, gpus = self.section["ranks"], self.section["nodes"], self._here
         if gpus is not None and gpus < ranks and (device == "cuda" or (device == "auto" and gpus)):
             problem = f"{key} is {device} with asr.ranks: {ranks}, and this machine has {gpus or 'no'} GPUs"
             remedy = f"Set {key}: cpu or fewer ranks, or run where the GPUs are, as with --profile slurm"
-            # Snakemake would wrap an error in lines of its own.
-            sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs none")
+        elif on_nodes and self._is_local and nodes > 1:
+            problem = f"asr.nodes is {nodes}, and jobs run on this machine"
+            remedy = "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a machine)"
+        else:
+            return
+        # Snakemake would wrap an error in lines of its own.
+        sys.exit(f"Millrace: asr: {problem}. {remedy}; `snakemake asr_data` needs neither")
 
     def threads(self, wildcards: Any = None) -> int:
         """Threads of a run on a node: each rank's own, and its workers."""
@@ -312,8 +279,7 @@ class AsrInputs:
         section, ranks = self.section, 1 if calibrates == "bucket" else self.section["ranks"]
         training, limits = section["training"], section["calibration"]
         workers = 0 if calibrates else training.get("num_workers", 2)
-        device = limits["device"] if calibrates else training.get("device", "auto")
-        on_cpu = device == "cpu" or (device == "auto" and self._here == 0)
+        on_cpu = self.on_cpu(limits["device"] if calibrates else self.device())
         mb = 4000 + 1000 * workers + (20 if on_cpu else 8) * choice.millions(self._model()["model"])
         if calibrates and on_cpu:
             mb = max(mb, 1.5 * 1024 * limits["max_memory_gb"])
@@ -321,17 +287,15 @@ class AsrInputs:
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config but those kept as they are, or what comes before them."""
-        runs = [METRICS.format(run=run) for run in self.section["runs"] if not self._is_kept(run)]
-        return self.data() if self._waits or not self.data() else runs
+        return self.data() if self._waits or not self.data() else self.reported_runs()
 
     def reported_runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of the runs on the page of the runs, but for those of `pinned_runs`."""
-        return [METRICS.format(run=run) for run in self.section["runs"] if not self._is_kept(run)]
+        return [self.metrics(run) for run in self.section["runs"] if not self._is_kept(run)]
 
     def pinned_runs(self, wildcards: Any = None) -> str:
         """Those that are kept as they are: no inputs, or they would be trained again."""
-        names = [run for run in self.section["runs"] if self._is_kept(run)]
-        return " ".join(METRICS.format(run=run) for run in names)
+        return " ".join(self.metrics(run) for run in self.section["runs"] if self._is_kept(run))
 
     def runs_page(self, wildcards: Any = None) -> list[str]:
         """The page of the runs, or what comes before it."""
@@ -356,7 +320,7 @@ class AsrInputs:
         many, repo = len(self.section["runs"]) > 1, self.section["hub"]["repo"]
         if many and repo and "{run}" not in repo:
             sys.exit(f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}} in it")
-        names = {METRICS.format(run=run): RECEIPT.format(run=run) for run in self.section["runs"]}
+        names = {self.metrics(run): RECEIPT.format(run=run) for run in self.section["runs"]}
         return [names.get(path, path) for path in self.runs()]
 
     def hub_flags(self, wildcards: Any) -> str:
@@ -368,9 +332,3 @@ class AsrInputs:
         """All that the lane builds, as far as it can be named now."""
         published = self.receipts() if self.section["hub"]["enabled"] else []
         return list(dict.fromkeys([*self.data(), *self.runs(), *self.runs_page(), *published]))
-
-
-def flags(chosen: Mapping[str, Any]) -> str:
-    """Command-line flags; values are quoted for the shell, objects written as JSON."""
-    texts = {name: json.dumps(of) if isinstance(of, dict) else str(of) for name, of in chosen.items()}
-    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in sorted(texts.items()))

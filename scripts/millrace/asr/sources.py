@@ -20,6 +20,7 @@ from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, m
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"partition_gb", "pinned"}
+REMEDY = "set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the lanes"
 # Below this many bytes Snakemake compares content, not times, and so do we.
 _COMPARED = 1_000_000
 # Bytes of new JSONL that a dry run reads; of what is more it looks at so many places.

@@ -7,43 +7,35 @@ from pathlib import Path
 
 from millrace.asr.inputs import BUCKETS, CALIBRATION, PARTITIONS, RUNS_PAGE, VERIFICATION
 from millrace.common import jsonl, progress
-from millrace.common.workflow import sources
+from millrace.common.workflow.status import partition_files
 
 PAGES = [RUNS_PAGE, "results/asr/report/throughput.html"]
 _MEASURED = re.compile(r"check|ideal|baseline|profile|bench_\d+")  # runs of the throughput report
-# Steps of which those jobs are known that have begun.
-_LATER = [
-    ("calibrate_bucket_bs", "results/asr/calibration/buckets/{}.json"),
-    ("merge_calibration", CALIBRATION),
-    ("verify_calibration", VERIFICATION),
-    ("train_model", "results/asr/runs/{}/metrics.json"),
-    ("report_runs", RUNS_PAGE),
-    ("report_throughput", PAGES[1]),
-    ("upload_model", "results/asr/hub/{}/receipt.json"),
-]
 
 
-def steps() -> list[tuple[str, str, dict[str, list]]]:
+def steps() -> list[tuple[str, str, dict[str, list] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
-    names = sources.load(PARTITIONS).partitions.get("tars", [])
-    tars = {name: [f"{PARTITIONS}/{name}.json"] for name in names}
+    tars = partition_files("asr").get("tars", {})
     before = [path for paths in tars.values() for path in paths]
     before = before or ["results/speech/index.parquet", *Path("results/speech/partitions").glob("*.json")]
     return [
         ("build_tar_indices", "results/asr/tar_index/{}.parquet", tars),
         ("build_bucket_manifests", BUCKETS, {"all": before}),
-        *(
-            (step, path, {log.stem: [] for log in Path(f"logs/asr/{step}").glob("*.log")})
-            for step, path in _LATER
-        ),
+        ("calibrate_bucket_bs", "results/asr/calibration/buckets/{}.json", None),
+        ("merge_calibration", CALIBRATION, None),
+        ("verify_calibration", VERIFICATION, None),
+        ("train_model", "results/asr/runs/{}/metrics.json", None),
+        ("report_runs", RUNS_PAGE, None),
+        ("report_throughput", PAGES[1], None),
+        ("upload_model", "results/asr/hub/{}/receipt.json", None),
     ]
 
 
 def facts() -> dict[str, str]:
     """Tars; samples and hours of the buckets; error rates of the runs, from first to last."""
-    names, lines = sources.load(PARTITIONS).partitions.get("tars", []), {}
-    if names:
-        tars = sum(len(jsonl.read(f"{PARTITIONS}/{name}.json")["tars"]) for name in names)
+    files, lines = partition_files("asr").get("tars"), {}
+    if files:
+        tars = sum(len(jsonl.read(path)["tars"]) for (path,) in files.values())
         lines[f"{PARTITIONS}/index/partitions.json"] = f"{tars} tars"
     if Path(BUCKETS).is_file():
         config = jsonl.read(BUCKETS)

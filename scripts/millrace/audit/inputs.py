@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from millrace.common.training import ranks
-from millrace.common.workflow.audited import FINDINGS, PAGE
+from millrace.common.processes import TRAINING_ENVIRONMENT
+from millrace.common.workflow.runs import FINDINGS, PAGE, RunInputs
 
 _PACKAGE = Path(__file__).parents[1]
 # The code that a loader's batches depend on.
@@ -27,7 +27,7 @@ class AuditInputs:
     """Input functions and parameters of the lane's rules. `lanes` are the inputs of the lanes that train;
     `on` the names of the lanes that are switched on."""
 
-    def __init__(self, section: dict, lanes: Mapping[str, Any], on: Collection[str]) -> None:
+    def __init__(self, section: dict, lanes: Mapping[str, RunInputs], on: Collection[str]) -> None:
         self.section, self.lanes, self._on = section, lanes, on
 
     def targets(self, wildcards: Any = None) -> list[str]:
@@ -50,7 +50,7 @@ class AuditInputs:
 
     def environment(self, wildcards: Any) -> str:
         """What is set before Python starts, and a digest of the loader's code: other code is audited."""
-        values = {"MILLRACE_LOADER_CODE": _digest(wildcards.lane), **ranks.ENVIRONMENT}
+        values = {"MILLRACE_LOADER_CODE": _digest(wildcards.lane), **TRAINING_ENVIRONMENT}
         return " ".join(f"{name}={value}" for name, value in values.items())
 
     def findings(self, wildcards: Any) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.common import jsonl
-from millrace.common.workflow.audited import ACCEPTED, FINDINGS
+from millrace.common.workflow.runs import ACCEPTED, FINDINGS
 
 PAGES: list[str] = []
 

@@ -101,28 +101,20 @@ def hyphenated(argv: list[str] | None = None) -> list[str]:
     return ["".join(each) for each in named]
 
 
-def positive_float(text: str) -> float:
-    """An argparse type: a number above zero."""
-    value = float(text)
-    if not value > 0 or value == float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a finite number above 0, not {text}")
-    return value
+def _number(kind: type, fits: Callable[[float], bool], words: str) -> Callable[[str], float]:
+    """An argparse type: such numbers as fit; argparse itself says what is no number."""
+
+    def number(text: str) -> float:
+        if not fits(value := kind(text)):
+            raise argparse.ArgumentTypeError(f"must be {words}, not {text}")
+        return value
+
+    return number
 
 
-def positive_int(text: str) -> int:
-    """An argparse type: a whole number above zero."""
-    value = int(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text}")
-    return value
-
-
-def count(text: str) -> int:
-    """An argparse type: a whole number, 0 or above."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or above, not {text}")
-    return value
+positive_float = _number(float, lambda value: 0 < value < float("inf"), "a finite number above 0")
+positive_int = _number(int, lambda value: value > 0, "a whole number above 0")
+count = _number(int, lambda value: value >= 0, "a whole number, 0 or above")
 
 
 def json_object(text: str) -> dict:

@@ -1,4 +1,4 @@
-"""Processes of this host, as /proc shows them, and workers of a loader that were killed."""
+"""Processes: what training sets for its own, this host's as /proc shows them, loaders' killed workers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ import signal
 from pathlib import Path
 
 from millrace.common.errors import MillraceError
+
+# What the rules set before training's Python starts. One thread per numeric library: ranks and workers are
+# the parallelism. Expandable segments keep batches of many shapes from fragmenting CUDA memory; parallel
+# launch lets the ranks of one host start NCCL kernels without waiting for each other.
+TRAINING_ENVIRONMENT = {
+    **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "TORCH")},
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "NCCL_LAUNCH_MODE": "PARALLEL",
+}
 
 
 def started(pid: int) -> int | None:

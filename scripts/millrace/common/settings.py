@@ -7,12 +7,13 @@ import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, field, fields
+from functools import partial
 from typing import Any
 
 from millrace.common.errors import MillraceError
 
 _KINDS = {"int": int, "float": float, "str": str}
-_JSON = {"int": "integer", "float": "number", "str": "string"}
+_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 # What limits are called in JSON Schema, and how a value is compared with them.
 _LIMITS = {
     "at_least": ("minimum", operator.ge),
@@ -29,18 +30,33 @@ ORIGINAL_NAMES = {
 
 
 def setting(
-    default: Any, meaning: str, among: Sequence[str] = (), in_config: bool = True, **limits: float
+    default: Any,
+    meaning: str,
+    among: Sequence[str] = (),
+    in_config: bool = True,
+    of_loader: bool = False,
+    pattern: str = "",
+    **limits: float,
 ) -> Any:
-    """A dataclass field of type int, float or str. `in_config`: whether it is a key of the config too.
+    """A dataclass field of type int, float or str. `in_config`: whether it is a key of the config too;
+    `of_loader`: whether the batches of a run depend on it; `pattern`: of text in the config.
 
     `limits` of the value are at_least, above, at_most and below.
     """
     metadata = {"meaning": meaning, "limits": limits, "among": tuple(among), "in_config": in_config}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata | {"of_loader": of_loader, "pattern": pattern})
+
+
+loader_setting = partial(setting, of_loader=True)
 
 
 def _settings(kind: type) -> list[Field]:
     return [item for item in fields(kind) if "meaning" in item.metadata]
+
+
+def of_loader(kind: type) -> set[str]:
+    """The names of the settings that a run's batches depend on."""
+    return {item.name for item in _settings(kind) if item.metadata["of_loader"]}
 
 
 def check(settings: Any, where: str) -> None:
@@ -96,6 +112,8 @@ def schema_of(kind: type) -> dict[str, dict[str, Any]]:
         among, limits = item.metadata["among"], item.metadata["limits"]
         if item.metadata["in_config"]:
             bounds = {_LIMITS[name][0]: limit for name, limit in limits.items()}
+            if pattern := item.metadata["pattern"]:
+                bounds["pattern"] = f"^({pattern})$"
             takes = {"enum": list(among)} if among else {"type": _JSON[item.type], **bounds}
             result[item.name] = {**takes, "default": item.default, "description": item.metadata["meaning"]}
     return result

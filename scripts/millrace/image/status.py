@@ -5,29 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.common import jsonl
-from millrace.common.workflow import sources
-from millrace.image.inputs import INDEX, METRICS, PARTITIONS
+from millrace.common.workflow.status import partition_files
+from millrace.image.inputs import INDEX
 
 PAGES = ["results/image/report/readers.html"]
 
 
-def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
+def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
-    groups = sources.load(PARTITIONS).partitions
-    partitions = {name: [f"{PARTITIONS}/{name}.json"] for names in groups.values() for name in names}
-    splits = {split: [partitions[name][0] for name in names] for split, names in groups.items()}
-    begun = Path("logs/image/train_active").glob("*.log")  # of training no other jobs are known
+    groups = partition_files("image")
+    partitions = {name: files for of in groups.values() for name, files in of.items()}
+    splits = {split: [path for (path,) in of.values()] for split, of in groups.items()}
     return [
         ("create_records", "results/image/records/partitions/{}.json", partitions),
         ("merge_records", INDEX.format(split="{}"), splits),
-        ("train_active", METRICS.format(run="{}"), {log.stem: [] for log in begun}),
+        ("train_active", "results/image/runs/{}/metrics.json", None),
     ]
 
 
 def facts() -> dict[str, str]:
     """Records, files and rejects of each split."""
     lines = {}
-    for split in sources.load(PARTITIONS).partitions:
+    for split in partition_files("image"):
         path = Path(INDEX.format(split=split))
         if path.is_file():
             index, ledger = jsonl.read(path), jsonl.read(path.with_name("ledger.json"))

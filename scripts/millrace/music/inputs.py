@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from typing import Any
 
-from millrace.common.errors import MillraceError
-from millrace.common.training import ranks
-from millrace.common.workflow.audited import Audited, gate
-from millrace.common.workflow.sources import Sources
+from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
 
-PARTITIONS = "results/music/partitions"
-MERGE = f"{PARTITIONS}/merge/all.json"
+MERGE = "results/music/partitions/merge/all.json"
 INDEX = "results/music/index/features.index"
 COVERAGE = "results/music/index/coverage.json"
 REPORT = "results/music/report/training.html"
-METRICS = "results/music/runs/{run}/metrics.json"
 SAMPLE = "results/music/verification/sample.json"
 # What its loader does not depend on.
 _NOT_OF_LOADER = (
@@ -31,16 +25,14 @@ _NOT_OF_LOADER = (
 )
 
 
-class MusicInputs:
-    """Input functions and parameters of the lane's rules, over the partitions of this parse."""
+class MusicInputs(RunInputs):
+    """Input functions and parameters of the lane's rules."""
 
-    def __init__(self, section: dict, sources: Sources, ancient: Callable[[str], str] = str) -> None:
-        """`ancient` marks a file whose time does not count."""
-        self.section, self.sources, self.runs = section, sources, section["runs"]
-        self._ancient = ancient
-        self.conf = [section["conf"]] if section["conf"] else []
-        # What is set before training's Python starts.
-        self.environment = " ".join(f"{name}={value}" for name, value in ranks.ENVIRONMENT.items())
+    lane, step = "music", "train_model"
+
+    def conf(self, wildcards: Any = None) -> list[str]:
+        """The training configuration that runs share."""
+        return [self.section["conf"]] if self.section["conf"] else []
 
     @property
     def partitions(self) -> list[str]:
@@ -63,7 +55,8 @@ class MusicInputs:
         """A sample of tracks with their statistics and picture, when there are features."""
         return [SAMPLE] if self.partitions else []
 
-    def contract(self, wildcards: Any = None) -> str:
+    @property
+    def contract(self) -> str:
         """The flags of what the model takes."""
         values = self.section["contract"]
         flags = [f"--{name} {values[name]:g}" for name in ("hop", "pool", "bins")]
@@ -71,22 +64,18 @@ class MusicInputs:
 
     def evaluations(self, wildcards: Any = None) -> list[str]:
         """What the runs of the config come to on the test split, when there are features and splits."""
-        present = self.section["splits"] and self.partitions
-        return [f"results/music/runs/{run}/test.json" for run in self.runs if present]
+        return [f"results/music/runs/{run}/test.json" for run in self.audited_runs()]
 
-    def overrides(self, wildcards: Any) -> str:
+    def run_arguments(self, wildcards: Any) -> str:
         """key=value of a run's configuration: the features of the index, and in what the run differs."""
         return " ".join(shlex.quote(f"{key}={value}") for key, value in self._chosen(wildcards.run).items())
 
     def _chosen(self, run: str) -> dict[str, Any]:
-        if run not in self.runs:
-            remedy = f"music.runs has {', '.join(self.runs) or 'no run'}"
-            raise MillraceError(f"there is no run {run!r}", remedy=remedy)
-        files = split_files(self.section["splits"])
+        own, files = self.of_run(run), split_files(self.section["splits"])
         chosen = {"jobname": run, **{f"path.splits.{name}": file for name, file in files.items()}}
         chosen |= {"path.index": INDEX, "conf": self.section["conf"]}
         chosen |= {f"data.{name}": self.section[name] for name in ("prefer", "on_leak")}
-        return chosen | {"data.resample": self.section["contract"]["resample"], **self.runs[run]}
+        return chosen | {"data.resample": self.section["contract"]["resample"], **own}
 
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config."""
@@ -94,37 +83,25 @@ class MusicInputs:
             key: value for key, value in self._chosen(run).items() if not key.startswith(_NOT_OF_LOADER)
         }
         arguments = {"conf": self.section["conf"], "keys": chosen}
-        ranks = int(self.runs[run].get("fabric.ngpus", 1))
-        return Audited("millrace.music.training.task:audited", arguments, [INDEX, *self.conf], ranks)
+        files = [INDEX, *self.conf()]
+        return Audited("millrace.music.training.task:audited", arguments, files, self.ranks(run))
 
     def audited_runs(self) -> list[str]:
         """The runs of the config, when there are features and splits."""
-        return [run for run in self.runs if self.section["splits"] and self.partitions]
+        return [run for run in self.section["runs"] if self.section["splits"] and self.partitions]
 
-    def gate(self, wildcards: Any) -> list[str]:
-        """What lets a run start."""
-        run, texts = wildcards.run, (self.overrides(wildcards), self.launcher(wildcards))
-        return gate("music", run, METRICS.format(run=run), self.audited(run), texts, self._ancient)
+    def ranks(self, run: str = "") -> int:
+        """Processes of a run: its fabric.ngpus."""
+        return int(self.section["runs"].get(run, {}).get("fabric.ngpus", 1))
 
-    def ranks(self, wildcards: Any) -> int:
-        """Processes of a run on this machine: its fabric.ngpus."""
-        return int(self.runs.get(wildcards.run, {}).get("fabric.ngpus", 1))
-
-    def gpus(self, wildcards: Any) -> int:
-        """One a rank, unless the run is to train on the CPU."""
-        device = self.runs.get(wildcards.run, {}).get("fabric.accelerator", "cuda")
-        return self.ranks(wildcards) if device == "cuda" else 0
+    def device(self, run: str = "") -> str:
+        """What a run is to train on."""
+        return self.section["runs"].get(run, {}).get("fabric.accelerator", "cuda")
 
     def threads(self, wildcards: Any) -> int:
         """Each rank's own, and its workers."""
-        workers = self.runs.get(wildcards.run, {}).get("data.nworkers", 16)
-        return self.ranks(wildcards) * (1 + workers)
-
-    def launcher(self, wildcards: Any) -> str:
-        """What starts the ranks of a run."""
-        if self.ranks(wildcards) == 1:
-            return "-m"
-        return f"-m millrace.common.training.launch --standalone --nproc-per-node {self.ranks(wildcards)} -m"
+        workers = self.section["runs"].get(wildcards.run, {}).get("data.nworkers", 16)
+        return self.ranks(wildcards.run) * (1 + workers)
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""

@@ -5,28 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.common import jsonl
-from millrace.common.workflow import sources
-from millrace.music.inputs import COVERAGE, INDEX, MERGE, PARTITIONS, SAMPLE
+from millrace.common.workflow.status import partition_files
+from millrace.music.inputs import COVERAGE, INDEX, MERGE, SAMPLE
 
 PAGES: list[str] = []
 
 
-def steps() -> list[tuple[str, str, dict[str, list]]]:
+def steps() -> list[tuple[str, str, dict[str, list] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
-    names = sources.load(PARTITIONS).partitions.get("features", [])
-    own = {name: [f"{PARTITIONS}/{name}.json"] for name in names}
-    tables = [f"results/music/features/{name}.parquet" for name in names]
+    own = partition_files("music").get("features", {})
+    tables = [f"results/music/features/{name}.parquet" for name in own]
     return [
         ("build_feature_index", "results/music/features/{}.parquet", own),
         ("merge_feature_index", INDEX, {"all": [MERGE, *tables]}),
         ("verify_h5_sample", SAMPLE, {"sample": [INDEX]}),
-        ("train_model", "results/music/runs/{}/metrics.json", _begun("train_model")),
-        ("evaluate_model", "results/music/runs/{}/test.json", _begun("evaluate_model")),
+        ("train_model", "results/music/runs/{}/metrics.json", None),
+        ("evaluate_model", "results/music/runs/{}/test.json", None),
     ]
-
-
-def _begun(step: str) -> dict[str, list]:
-    return {log.stem: [] for log in Path(f"logs/music/{step}").glob("*.log")}
 
 
 def facts() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
@@ -75,9 +74,7 @@ class SpeechInputs:
         return [RECEIPT] if self.partitions else []
 
     def hub_diff(self, wildcards: Any = None) -> list[str]:
-        """The comparison with the Hub; an earlier one is deleted, as the Hub may have changed."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(DIFF)
+        """The comparison with the Hub; `Lanes` deletes it after the run, as the Hub may change."""
         return [DIFF] if self.partitions else []
 
     def hub_flags(self, wildcards: Any) -> str:

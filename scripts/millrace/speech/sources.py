@@ -26,6 +26,8 @@ from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
 QUIET_KEYS |= {"splits_file", "max_recordings"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
+# What to do if nothing is there.
+REMEDY = "run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root"
 # What the jobs note of alignment files beside their manifests: what they have read, and what they could not.
 _NOTED = "manifest/partitions/{}/{}.json"
 # Where the demo corpus is fetched to, which is also the default of countries_root.

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.common import jsonl
-from millrace.common.workflow import sources
+from millrace.common.workflow.status import partition_files
 from millrace.speech.inputs import PARTITIONS
 
 PAGES = ["results/speech/report/summary.html"]
 _INDEX, _LEDGER = "results/speech/index.parquet", Path("results/speech/ledger.json")
-_UPLOADS = Path("logs/speech/upload_shards")
 
 
-def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
+def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
-    groups = sources.load(PARTITIONS).partitions
-    partitions = {name: [f"{PARTITIONS}/{name}.json"] for names in groups.values() for name in names}
-    countries = {name: [partitions[each][0] for each in names] for name, names in groups.items()}
+    groups = partition_files("speech")
+    partitions = {name: files for of in groups.values() for name, files in of.items()}
+    countries = {country: [path for (path,) in of.values()] for country, of in groups.items()}
     whole = {"all": [path for paths in countries.values() for path in paths]} if groups else {}
     return [
         ("generate_manifest", "results/speech/manifest/partitions/{}/manifest.parquet", partitions),
@@ -26,14 +25,13 @@ def steps() -> list[tuple[str, str, dict[str, list[str]]]]:
         ("merge_shards", "results/speech/shards/{}_index.parquet", countries),
         ("merge_index", _INDEX, whole),
         ("report_corpus", PAGES[0], whole),
-        # Known when they have begun, as not every run publishes.
-        ("upload_shards", "results/speech/hub/{}", {log.stem: [] for log in _UPLOADS.glob("*.log")}),
+        ("upload_shards", "results/speech/hub/{}", None),  # not every run publishes
     ]
 
 
 def facts() -> dict[str, str]:
     """Recordings; hours, segments and rejects."""
-    names, lines = sources.load(PARTITIONS).partitions, {}
+    names, lines = partition_files("speech"), {}
     if names:
         countries = [jsonl.read(f"{PARTITIONS}/countries/{name}.json") for name in names]
         recordings = sum(country["recordings"] for country in countries)

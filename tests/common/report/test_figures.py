@@ -82,6 +82,18 @@ def test_shortened_texts_fit_and_keep_both_ends(text: str, width: float) -> None
         assert figures.label(text).startswith(head) and figures.label(text).endswith(tail)
 
 
+def test_line_charts_show_lines_of_many_points_and_each_of_few() -> None:
+    many, few = [(step, step**0.5) for step in range(50)], [(10, 0.5), (20, 0.25)]
+    panels = [figures.Curves("Loss", [("#123456", "-", many), ("#123456", "-", [])])]
+    panels.append(figures.Curves("Rate", [("#654321", "--", few)], count="epoch"))
+    text = figures.line_chart("Learning", "by step", panels)
+    names = {element.text for element in ElementTree.fromstring(text).iter() if element.text}
+    assert {"Learning", "Loss", "Rate", "step", "epoch"} <= names
+    # A line is one path; a point is the use of a marker.
+    assert text.count("stroke: #123456") == 1 and text.count("stroke-dasharray") == 1
+    assert text.count('style="fill: #654321') == len(few)
+
+
 def test_numbers_for_people() -> None:
     hours = {0: "0 h", 5 / 3600: "5 s", 0.0166667: "1.0 min", 0.75: "45 min", 1.99: "119 min", 2: "2.0 h"}
     hours |= {99.96: "100 h", 1234.4: "1,234 h", 61000: "61,000 h"}

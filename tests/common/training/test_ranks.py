@@ -19,8 +19,9 @@ import torch
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.processes import TRAINING_ENVIRONMENT as ENVIRONMENT
 from millrace.common.training import launch, seeding
-from millrace.common.training.ranks import ENVIRONMENT, Exchange, Ranks, StopSignals
+from millrace.common.training.ranks import Exchange, Ranks, StopSignals
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 

@@ -25,6 +25,7 @@ from millrace.common.training import seeding
 from millrace.common.training.loop import Result, train
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
+from millrace.common.training.task import Task
 
 WIDTH = 4
 
@@ -110,7 +111,7 @@ def _stopped_by_launcher(number: int) -> None:
 
 
 @dataclass
-class TinyTask:
+class TinyTask(Task):
     """`size` samples in batches of `batch`.
 
     `fault` happens once, in optimiser step `at_step` on `fault_rank`, while it is computed: "kill" (SIGKILL

@@ -46,8 +46,8 @@ def failing(error: Exception):
 
 
 def sources_of(of: lanes.Lanes, collect) -> Sources:
-    module = SimpleNamespace(Settings=Settings, collect=collect, QUIET_KEYS={"quiet"})
-    return of.sources("speech", module, "do this")
+    module = SimpleNamespace(Settings=Settings, collect=collect, QUIET_KEYS={"quiet"}, REMEDY="do this")
+    return of.sources("speech", module)
 
 
 def ask(of: lanes.Lanes, collect) -> dict:
@@ -207,3 +207,20 @@ def test_memory_and_time_grow_with_the_input_and_the_attempt(tmp_path: Path):
     assert [memory_mb({}, [], attempt) for attempt in (1, 2, 3)] == [1800, 3600, 7200]
     assert [memory_mb({}, inputs, attempt) for attempt in (1, 2)] == [1900, 3800]
     assert [runtime({}, inputs, attempt) for attempt in (1, 2, 3)] == [11, 22, 33]
+
+
+def test_what_is_shown_once_is_made_again_by_each_run_and_a_dry_run_deletes_nothing(tmp_path: Path):
+    diff = tmp_path / "results/speech/hub/diff.txt"
+    diff.parent.mkdir(parents=True)
+
+    def parse(dry_run: bool) -> lanes.Lanes:
+        diff.write_text("add nothing")
+        return lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=dry_run)
+
+    parse(dry_run=True)
+    assert diff.exists()
+    run = parse(dry_run=False)
+    assert not diff.exists()
+    diff.write_text("add nothing")
+    run.say_end(failed=False, logs=[])
+    assert not diff.exists()

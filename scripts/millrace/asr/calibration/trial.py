@@ -18,7 +18,7 @@ from typing import Any
 
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import says_out_of_memory
-from millrace.common.training.ranks import ENVIRONMENT
+from millrace.common.processes import TRAINING_ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[3]
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -53,7 +53,7 @@ def environment() -> dict[str, str]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     ranks = {name for name in os.environ if name in _RANKS or "TORCHELASTIC" in name}
     others = {name: value for name, value in os.environ.items() if name not in ranks}
-    return {**ENVIRONMENT, **others, "PYTHONPATH": path}
+    return {**TRAINING_ENVIRONMENT, **others, "PYTHONPATH": path}
 
 
 def main() -> None:

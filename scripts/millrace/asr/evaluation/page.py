@@ -9,7 +9,7 @@ from typing import Any
 from millrace.asr.evaluation.rates import shown
 from millrace.asr.evaluation.runs import Clip, Run
 from millrace.common.report import figures, page
-from millrace.common.report.figures import PALETTE, WIDTH, Sheet, human_count, human_hours
+from millrace.common.report.figures import PALETTE, human_count, human_hours
 from millrace.common.report.page import Cell, Code, Number, Table
 
 _NOTHING = "–"
@@ -18,7 +18,6 @@ _FEW = 20  # recordings below which an interval is a rough guess
 
 _STYLES = ("-", "--", ":", "-.")  # of runs that share a colour
 _PANELS = (("Training loss", "train", "loss", 1), ("CER of dev (%)", "eval", "cer", 100))
-_HEIGHT, _LEFT, _GAP = 2.4, 0.55, 0.8
 
 
 def render(runs: Sequence[Run], clips: Sequence[Clip]) -> str:
@@ -133,27 +132,12 @@ def _limits(runs: Sequence[Run]) -> list[str]:
 
 def _learning_curves(runs: Sequence[Run]) -> str:
     """The SVG of loss and error rate over steps: a panel for each, a line for each run."""
-    title = "Learning curves"
+    styles = [(PALETTE[at % len(PALETTE)], _STYLES[at // len(PALETTE) % 4]) for at in range(len(runs))]
+    panels = []
+    for title, event, key, scale in _PANELS:
+        points = [[(step, scale * value) for step, value in run.curve(event, key)] for run in runs]
+        lines = [(*style, each) for style, each in zip(styles, points, strict=True)]
+        panels.append(figures.Curves(title, lines))
     subtitle = "Loss of each line of the training's log, and error rate of each evaluation"
-    with figures.style():
-        styles = [(PALETTE[at % len(PALETTE)], _STYLES[at // len(PALETTE) % 4]) for at in range(len(runs))]
-        legend = [(run.name, colour) for run, (colour, _) in zip(runs, styles, strict=True)]
-        sheet = Sheet(_HEIGHT + 0.85, title, subtitle, legend)
-        width = (WIDTH - _LEFT - _GAP - 0.2) / 2
-        for place, (name, event, key, scale) in enumerate(_PANELS):
-            left = _LEFT + place * (width + _GAP)
-            sheet.text(left, sheet.top + 0.1, name, fontweight="bold")
-            axes = sheet.axes(left, sheet.top + 0.22, width, _HEIGHT)
-            for run, (colour, style) in zip(runs, styles, strict=True):
-                points = run.curve(event, key)
-                # A run with one evaluation has a point and no line.
-                look = {"color": colour, "linestyle": style, "markersize": 3}
-                look["marker"] = "o" if len(points) < 30 else None
-                axes.plot([step for step, _ in points], [scale * value for _, value in points], **look)
-            axes.set_ylim(bottom=0)
-            axes.set_xlim(left=0)
-            axes.grid()
-            axes.set_xlabel("step")
-            figures.count_axis(axes.xaxis)
-            figures.count_axis(axes.yaxis, whole=False)
-        return figures.svg(sheet.figure, title, subtitle)
+    legend = [(run.name, colour) for run, (colour, _) in zip(runs, styles, strict=True)]
+    return figures.line_chart("Learning curves", subtitle, panels, legend)

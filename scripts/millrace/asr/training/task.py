@@ -34,15 +34,15 @@ from millrace.common.loading.task_loader import TaskLoader
 from millrace.common.machine import memory as memory_meter
 from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange
-from millrace.common.training.task import Spans
+from millrace.common.training.task import Spans, Task
 
 _VOCABULARY_ROWS = 200_000  # transcripts that a vocabulary is made of, at most: evenly spaced rows
 _EVALUATION_WORKERS = 4  # beside those of training, which wait meanwhile
 _MAX_LOGGED = 20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
 
 
-class AsrTask:
-    """Trains on the bucket parquets, evaluates on dev. See millrace.common.training.task.Task."""
+class AsrTask(Task):
+    """Trains on the bucket parquets, evaluates on dev."""
 
     def __init__(self, options: TrainOptions) -> None:
         self.options = options
@@ -52,11 +52,9 @@ class AsrTask:
         self.durations = self.table.durations()
         self.budgets = read_budgets(options.bucket_dir, options.calibration, options.batch_seconds)
         self._plans: dict[tuple, Plan | BaselinePlan] = {}
-        self._loader: BatchLoader | BaselineLoader | None = None
         self._ideal: IdealLoader | None = None
         self._model: AsrModel | None = None
         self._tables: dict[str, RowTable | None] = {}
-        self._exchange: Exchange | None = None
         self._logged: set[int] = set()
         # What the last evaluation of each split has written, on every rank.
         self.transcribed: dict[str, list[Transcribed]] = {}
@@ -119,10 +117,6 @@ class AsrTask:
         pairs = zip(self.budgets, self.durations, strict=True)
         longest = [(budget, part.max()) for budget, part in pairs if len(part)]
         return [(max(int(budget.most_rows(np.array([top]))[0]), 1), float(top)) for budget, top in longest]
-
-    def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
-        """Steps of `plan`, the same on every rank."""
-        return len(self.plan(epoch, world_size, spans))
 
     def batches(self, plan: Plan | BaselinePlan, start_step: int, rank: int) -> Iterable:
         """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive epochs."""
@@ -188,9 +182,7 @@ class AsrTask:
 
     def evaluate(self, model: AsrModel, fabric: Any) -> dict[str, float]:
         """Loss, CER and WER of the first `eval_samples` rows of dev, in a fixed order, by all ranks."""
-        if self._exchange is None:
-            self._exchange = Exchange(fabric.world_size)
-        return self.evaluate_split(model, fabric.device, "dev", self._exchange, fabric.global_rank)
+        return self.evaluate_split(model, fabric.device, "dev", self.exchange, fabric.global_rank)
 
     def test(self, model: AsrModel, precision: str, split: str = "test") -> dict[str, float]:
         """`evaluate` on the test split, after training, on this rank alone: the others may have left.
@@ -252,11 +244,6 @@ class AsrTask:
         if samples < len(durations):
             figures |= {"left_out": len(durations) - int(samples)}
         return figures
-
-    def close(self) -> None:
-        """End the workers."""
-        if isinstance(self._loader, BatchLoader):
-            self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Digests of what the plan and the vocabulary are made of, and of the latter's transcripts alone."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.common.errors import MillraceError
+from millrace.common.settings import setting
 
 LOCAL = "local"
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.]))*(?<![-.])"
-_ENDPOINT = re.compile(r"https://[\w.-]+(:\d+)?/?|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/?", re.ASCII)
+_ENDPOINT = r"local|https://[A-Za-z0-9_.-]+(:[0-9]+)?/?|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?"
 # What no further attempt mends: status -> what is wrong, what to do.
 _FINAL = {
     400: ("the Hub refuses the request", "Mend what it names, and publish again"),
@@ -25,6 +26,22 @@ _FINAL = {
     404: ("no such repository, or the token may not see it", "Check `repo`, or use another token"),
     413: ("the Hub takes no files or requests of this size", "Make smaller shards: speech.max_shard_size_gb"),
 }
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """The keys of a lane's `hub` section, but for `repo` and what only one lane has."""
+
+    enabled: bool = setting(False, "publish with everything else, not only by snakemake <lane>_hub")
+    endpoint: str = setting(
+        LOCAL,
+        "local (a small Hub in results/<lane>/hub/server), or a Hub's address such as https://huggingface.co",
+        pattern=_ENDPOINT,
+    )
+    private: bool = setting(True, "create it private, and refuse one that is public")
+    licence: str = setting(
+        "", "the Hub's name of the licence, such as cc-by-4.0; empty means unknown", pattern="[a-z0-9.-]*"
+    )
 
 
 @dataclass
@@ -92,7 +109,7 @@ def add_flags(parser: Any) -> None:
 def connected(args: Any, kind: str) -> Iterator[Repository]:
     """The repository of these flags; for `--endpoint local` our own Hub runs meanwhile."""
     endpoint, token = args.endpoint, None  # of HF_TOKEN or the client's login
-    if endpoint != LOCAL and not _ENDPOINT.fullmatch(endpoint):
+    if not re.fullmatch(_ENDPOINT, endpoint):
         remedy = "Write local or https://<host> (http:// only of this machine); tokens belong into HF_TOKEN"
         raise MillraceError("--endpoint is not the address of a Hub", "", remedy)
     with contextlib.ExitStack() as stack:

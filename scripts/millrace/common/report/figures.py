@@ -17,7 +17,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.common import atomic
 
@@ -173,6 +173,37 @@ def bar_chart(
             axes = sheet.axes(left, top + 0.22, width, _PITCH * len(panel.notes))
             panel.draw(axes)
             count_axis(axes.xaxis, min(5, 2 + round(width)), panel.whole)
+        return svg(sheet.figure, title, subtitle)
+
+
+class Curves(NamedTuple):
+    """Curves over a count, such as steps."""
+
+    title: str
+    lines: Sequence[tuple[str, str, Sequence[tuple[float, float]]]]  # a colour, matplotlib's dashes, points
+    count: str = "step"
+
+
+def line_chart(title: str, subtitle: str, panels: Sequence[Curves], legend: Legend = ()) -> str:
+    """The SVG of panels side by side."""
+    with style():
+        sheet = Sheet(3.1, title, subtitle, legend)
+        width = (WIDTH - 0.1) / len(panels) - 0.65
+        for place, panel in enumerate(panels):
+            left = 0.55 + (width + 0.65) * place
+            sheet.text(left, sheet.top + 0.14, panel.title, fontweight="bold")
+            axes = sheet.axes(left, sheet.top + 0.28, width, 2.25)
+            for colour, dashes, points in panel.lines:
+                x, y = zip(*points, strict=True) if points else ((), ())
+                # Of few points each is shown: a line of one is not to be seen.
+                marker = "o" if len(points) < 30 else ""
+                axes.plot(x, y, dashes, color=colour, marker=marker, markersize=3)
+            axes.set_ylim(bottom=0)
+            axes.set_xlim(left=0)
+            axes.grid()
+            axes.set_xlabel(panel.count)
+            count_axis(axes.xaxis, min(5, 2 + round(width)))
+            count_axis(axes.yaxis, whole=False)
         return svg(sheet.figure, title, subtitle)
 
 

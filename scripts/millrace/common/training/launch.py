@@ -30,7 +30,7 @@ from typing import Any
 from millrace.common import processes
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import ENVIRONMENT, REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
 
 # One launcher a node, with all CPUs of the job there. If one ends badly, srun ends the others, which might
 # not notice for long.
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run torchrun's command line; 0, REQUEUE_EXIT_CODE if the ranks stopped in order, 1 if one failed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     # As the rules set them; what the user has set stays.
-    os.environ.update({**ENVIRONMENT, **os.environ})
+    os.environ.update({**processes.TRAINING_ENVIRONMENT, **os.environ})
     try:
         if arguments[:1] == ["--nodes"]:
             return launch_nodes(int(arguments[1]), arguments[2:])

@@ -48,16 +48,13 @@ class _Loop:
     ) -> None:
         self.task, self.settings, self.folder, self.ranks, self.stop = task, settings, folder, ranks, stop
         self.on_step = on_step
-        if hasattr(task, "stop"):
-            task.stop = stop
-        self.every_epoch, self.describe = getattr(task, "every_epoch", False), getattr(task, "describe", None)
         folder.mkdir(parents=True, exist_ok=True)
         self.fabric = devices.launch(ranks, settings)
         self.device = self.fabric.device
         self.exchange = Exchange(ranks.world_size, settings.timeout_seconds)
+        task.stop, task.exchange = stop, self.exchange
         self.updates = Updates(task, settings, self.fabric)
-        first = getattr(task, "first_epoch", 0)
-        self.position, self.schedule = Position(epoch=first, world_size=ranks.world_size), None
+        self.position, self.schedule = Position(task.first_epoch, world_size=ranks.world_size), None
         self.window = Window(self.device)
         self.stopping, self.time_is_up, self.saved_step = False, False, None
         self.ended_early = ""  # why, if the task has ended the run
@@ -162,9 +159,7 @@ class _Loop:
         self.stopping, self.time_is_up = (count > 0 for count in asked)
         if total > 0:
             with record_function(f"{MARK}optimiser"):
-                factor = self.schedule.factor(at.optimizer_step)
-                if hasattr(self.task, "rate_factor"):
-                    factor *= self.task.rate_factor(at.epoch)
+                factor = self.schedule.factor(at.optimizer_step) * self.task.rate_factor(at.epoch)
                 self.updates.apply(total, count, step, factor)
         else:
             log.warning("step %d: no rank has a usable sample; the weights stay", step)
@@ -197,9 +192,9 @@ class _Loop:
         self.log.step(step, self.schedule.total_steps)
         if self.device.type == "cuda":
             self.peak = max(self.peak, torch.cuda.max_memory_allocated())
-        ended = self.every_epoch and self.position.step == 0
+        ended = self.task.every_epoch and self.position.step == 0
         # With every epoch's end, lines come at the same steps of each.
-        number = self.position.step if self.every_epoch else step
+        number = self.position.step if self.task.every_epoch else step
         if number % settings.log_steps == 0 or self.finished:
             self._write_line()
         if self.on_step is not None:
@@ -224,12 +219,12 @@ class _Loop:
         if self.device.type == "cuda":
             line["peak_memory_bytes"] = max(self.exchange.gathered(self.peak))
             self.peak = 0
-        self.log.line("train", at.optimizer_step, line, self.describe)
+        self.log.line("train", at.optimizer_step, line, self.task.describe)
 
     def _evaluate_if_due(self) -> None:
         step, settings = self.position.optimizer_step, self.settings
         periodic = step > 0 and settings.eval_steps and step % settings.eval_steps == 0
-        ended = self.every_epoch and step > 0 and self.position.step == 0 and not self.position.spans
+        ended = self.task.every_epoch and step > 0 and self.position.step == 0 and not self.position.spans
         due = self.finished or periodic or ended or (step == 0 and settings.eval_at_start)
         if not due or step in self.evaluations:
             return
@@ -245,21 +240,20 @@ class _Loop:
             if self.ranks.is_main:
                 self.checkpoints.mark_best(step)
         self.evaluations[step] = metrics
-        self.log.line("eval", step, {"metrics": metrics}, self.describe)
+        self.log.line("eval", step, {"metrics": metrics}, self.task.describe)
         self.log.sync()
         self._observe(metrics)
         self.window.clock.lap("evaluate")
 
     def _score(self, metrics: dict[str, float]) -> float:
         """The task's score of an evaluation; infinite if it has none, so that nothing is better."""
-        score = self.task.score(metrics) if hasattr(self.task, "score") else None
+        score = self.task.score(metrics)
         return math.inf if score is None or math.isnan(score) else score
 
     def _observe(self, metrics: dict[str, float]) -> None:
-        if hasattr(self.task, "observe"):
-            self.ended_early = self.task.observe(metrics)
-            if self.ended_early and self.ranks.is_main:
-                log.info("%s: the run ends here", self.ended_early)
+        self.ended_early = self.task.observe(metrics)
+        if self.ended_early and self.ranks.is_main:
+            log.info("%s: the run ends here", self.ended_early)
 
     def _save(self) -> None:
         step = self.position.optimizer_step
@@ -267,8 +261,7 @@ class _Loop:
             return
         self.updates.check_finite(step)
         mine = {"rng": seeding.rng_state(), "window": self.window.state_dict()}
-        if hasattr(self.task, "rank_state"):
-            mine["task"] = self.task.rank_state()
+        mine["task"] = self.task.rank_state()
         per_rank = self.exchange.gathered(mine)
         self.log.sync()
         if self.ranks.is_main:
@@ -328,8 +321,7 @@ class _Loop:
             mine = per_rank if rank == 0 else []
             seeding.seed_all(self.settings.seed, "rank", rank, self.ranks.world_size, at.optimizer_step)
         self.window.load([part["window"] for part in mine])
-        if hasattr(self.task, "rank_state"):
-            self.task.load_rank_states([part["task"] for part in mine])
+        self.task.load_rank_states([part.get("task", {}) for part in mine])
         for _, metrics in sorted(self.evaluations.items()):
             self._observe(metrics)
         self.saved_step = checkpoint.step

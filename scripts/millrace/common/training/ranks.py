@@ -14,15 +14,6 @@ from typing import Any
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
-# What the rules set before Python starts. One thread per numeric library: ranks and workers are the
-# parallelism. Expandable segments keep batches of many shapes from fragmenting CUDA memory; parallel launch
-# lets the ranks of one host start NCCL kernels without waiting for each other.
-ENVIRONMENT = {
-    **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "TORCH")},
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    "NCCL_LAUNCH_MODE": "PARALLEL",
-}
-
 # sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
 # batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For torchrun see launch.py.
 REQUEUE_EXIT_CODE = 75

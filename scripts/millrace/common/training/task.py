@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from millrace.common.errors import MillraceError
+from millrace.common.training.ranks import Exchange, StopSignals
 
 Spans = Sequence[tuple[int, int]]
 
 
-class Task(Protocol):
+class Task:
     """A lane's training task. An epoch's plan is a pure function of (seed, epoch, world size, spans).
 
-    Optional: `parameter_groups(model) -> list[dict]` for AdamW, or `optimizer(model)` in its place;
-    `rate_factor(epoch)`, by which the learning rate is multiplied beside the schedule;
-    `enable_gradient_checkpointing(model)` (else `model.gradient_checkpointing_enable()` is called);
-    `every_epoch = True`: save, evaluate and write a line at the end of every epoch too;
-    `score(metrics) -> float | None` of an evaluation: that of the lowest is kept as checkpoints/best;
-    `describe(event, figures) -> str`: the log's words for a line of metrics.jsonl;
-    `observe(metrics) -> str`: called on every rank after an evaluation, and after a resume with all before it
-    in order; a reason ends the run. `rank_state()` is saved of each rank, `load_rank_states(states)` gets it
-    back: the rank's own, or all of them on rank 0 if the number of ranks has changed;
-    `first_epoch`: where a run without a checkpoint begins; `stop`: set to the loop's StopSignals, for a
-    loader that waits long (see StopSignals.leave).
+    A lane brings all methods up to `load_state_dict`; the others, and these values, as it needs them.
     """
+
+    every_epoch = False  # save, evaluate and write a line at the end of every epoch too
+    first_epoch = 0  # where a run without a checkpoint begins
+    stop: StopSignals | None = None  # set by the loop, for a loader that waits long (see StopSignals.leave)
+    exchange = Exchange(1)  # between the ranks; set by the loop
+    describe: Callable[[str, dict[str, Any]], str] | None = None  # the log's words for a line
+    _loader: Any = None  # whose workers outlive epochs
 
     def build_model(self) -> nn.Module:
         """The untrained model, on the host; generators are seeded, the same on every rank."""
 
-    def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
-        """Steps (batches per rank) of the plan; with `spans` of what is left after them. See Position."""
+    def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> Sized:
+        """The plan of an epoch, or of what is left after `spans` (see Position), as long as its steps."""
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -64,6 +62,37 @@ class Task(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError where the plan would now be another one."""
+
+    def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
+        """Steps (batches per rank) of the plan, the same on every rank."""
+        return len(self.plan(epoch, world_size, spans))
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
+        """The optimiser; None: AdamW by the loop's settings."""
+
+    def rate_factor(self, epoch: int) -> float:
+        """By which the learning rate is multiplied beside the schedule."""
+        return 1.0
+
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        """Of an evaluation: that of the lowest is kept as checkpoints/best; None: nothing is better."""
+
+    def observe(self, metrics: dict[str, float]) -> str:
+        """Called on every rank after an evaluation, and after a resume with all before it in order; a reason
+        ends the run."""
+        return ""
+
+    def rank_state(self) -> dict[str, Any]:
+        """What is saved of this rank."""
+        return {}
+
+    def load_rank_states(self, states: list[dict[str, Any]]) -> None:
+        """Take up the rank's own state, or all of them on rank 0 if the number of ranks has changed."""
+
+    def close(self) -> None:
+        """End the workers."""
+        if hasattr(self._loader, "close"):
+            self._loader.close()
 
 
 class MicroBatch:

@@ -27,17 +27,13 @@ class Updates:
         seeding.seed_all(settings.seed, "model")
         self.model = task.build_model()
         if settings.gradient_checkpointing:
-            if hasattr(task, "enable_gradient_checkpointing"):
-                task.enable_gradient_checkpointing(self.model)
-            elif hasattr(self.model, "gradient_checkpointing_enable"):
-                self.model.gradient_checkpointing_enable()
-            else:
+            if not hasattr(self.model, "gradient_checkpointing_enable"):
                 problem = f"{type(self.model).__name__} has no gradient checkpointing"
                 raise MillraceError(problem, remedy="Set it to 0")
+            self.model.gradient_checkpointing_enable()
         self.model.train()
         self.wrapped = fabric.setup_module(TrainingStep(task, self.model))
-        optimizer = task.optimizer(self.model) if hasattr(task, "optimizer") else self._adam(task)
-        self.optimizer = fabric.setup_optimizers(optimizer)
+        self.optimizer = fabric.setup_optimizers(task.optimizer(self.model) or self._adam())
         self._base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         # Losses are divided by about the mean weight of a batch, which keeps half-precision gradients in
         # range. A power of two, so that it cancels exactly.
@@ -46,10 +42,10 @@ class Updates:
         self._checked_step = 0
         self._norm: torch.Tensor | None = None
 
-    def _adam(self, task: Task) -> torch.optim.AdamW:
+    def _adam(self) -> torch.optim.AdamW:
         settings = self.settings
         return torch.optim.AdamW(
-            self._parameter_groups(task),
+            self._parameter_groups(),
             lr=settings.lr,
             betas=(settings.adam_beta1, settings.adam_beta2),
             eps=settings.adam_epsilon,
@@ -57,10 +53,8 @@ class Updates:
             fused=True if self.device.type == "cuda" and settings.precision != "16-mixed" else None,
         )
 
-    def _parameter_groups(self, task: Task) -> list[dict[str, Any]]:
-        """The task's groups, or two: matrices with weight decay, vectors (biases, norms) without."""
-        if hasattr(task, "parameter_groups"):
-            return task.parameter_groups(self.model)
+    def _parameter_groups(self) -> list[dict[str, Any]]:
+        """Two groups: matrices with weight decay, vectors (biases, norms) without."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if not trained:
             raise MillraceError("the model has no parameter to train", remedy="Unfreeze a part of it")

@@ -59,6 +59,7 @@ class Lanes:
                 sys.exit("Millrace: interrupted before anything was started; what a killed run left goes on")
             if acts:
                 run_lock.enter()
+                _forget_shown()
 
     def lock_message(self) -> str:
         """Who holds the lock and what to do, for Snakemake's error, whose own text names nobody."""
@@ -83,6 +84,10 @@ class Lanes:
         """
         return f"--{key.replace('_', '-')} {self.config[lane][key]}"
 
+    def machine(self, ancient: Callable[[str], str]) -> dict[str, Any]:
+        """What RunInputs needs to know of where jobs run; `ancient` is Snakemake's."""
+        return {"gpus": self.gpus(), "is_local": self.is_local, "ancient": ancient}
+
     def gpus(self) -> int | None:
         """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere."""
         uncounted = any(map(os.path.exists, ("/dev/kfd", "/dev/dxg")))  # AMD's, and those of WSL
@@ -92,26 +97,30 @@ class Lanes:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0," * count).split(",")
         return min(count, sum(name not in ("", "-1") for name in visible))
 
-    def memory_mb(self, payload: float, per_mb: float = 0) -> Callable[..., int]:
+    def memory_mb(self, payload: float, per_mb: float = 0) -> int | Callable[..., int]:
         """A rule's memory: `payload` MB, `per_mb` for each MB of input, and Snakemake's in each cluster job.
 
         Doubled at each further attempt, as Slurm kills a job that needs more.
         """
-        return lambda wildcards, input, attempt: (
-            round(300 + payload + per_mb * _size_mb(input)) * 2 ** (attempt - 1)
-        )
+        return self._need(lambda mb, attempt: round(300 + payload + mb) * 2 ** (attempt - 1), per_mb)
 
-    def runtime(self, minutes: float, per_mb: float = 0) -> Callable[..., int]:
+    def runtime(self, minutes: float, per_mb: float = 0) -> int | Callable[..., int]:
         """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further attempt."""
-        return lambda wildcards, input, attempt: round(minutes + per_mb * _size_mb(input)) * attempt
+        return self._need(lambda more, attempt: round(minutes + more) * attempt, per_mb)
 
-    def sources(self, lane: str, module: Any, remedy: str) -> Sources:
+    def _need(self, of: Callable[[float, int], int], per_mb: float) -> int | Callable[..., int]:
+        if per_mb:
+            return lambda wildcards, input, attempt: of(per_mb * _size_mb(input), attempt)
+        # A plain number spares each of many jobs a call; here nothing is killed for asking too little.
+        return of(0, 1) if self.is_local else lambda wildcards, attempt: of(0, attempt)
+
+    def sources(self, lane: str, module: Any) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
 
         `module` is the lane's sources.py. A lane that is switched off is not synced. Missing sources stop the
         targets that need them, what is damaged stops the workflow, with one line.
         """
-        folder = f"results/{lane}/partitions"
+        folder, remedy = f"results/{lane}/partitions", module.REMEDY
         last = workflow_sources.load(folder)
         if not self.is_main_process:
             return last
@@ -196,6 +205,7 @@ class Lanes:
         """The run has ended: say what it has made, or which steps failed. `logs` are Snakemake's own."""
         from millrace.common.workflow import status
 
+        _forget_shown()
         # The audit is asked for by the rules that train.
         status.say_last(dict.fromkeys([*self.on, "audit"]), self._parsed, failed, logs)
 
@@ -207,6 +217,12 @@ class Lanes:
         if message not in self._said:
             print(f"Millrace: {message}", file=sys.stderr)
         self._said.add(message)
+
+
+def _forget_shown() -> None:
+    """Delete what is made to be shown once, so that the next run, or dry run, makes it pending again."""
+    for path in Path("results").glob("*/hub/diff.txt"):
+        path.unlink(missing_ok=True)
 
 
 def _size_mb(paths: Iterable[str]) -> float:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from millrace.common import progress
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import run_lock
+from millrace.common.workflow import run_lock, sources
 from millrace.common.workflow.config import LANES
 
 _STATES = ("done", "pending", "running", "failed")
@@ -89,9 +89,16 @@ def mtime(path: str | os.PathLike) -> float:
 
 
 def of_lane(lane: str) -> Any:
-    """The lane's status.py: PAGES; `steps()`: name, output with {} for a job's name, sources of each job;
-    `facts()`: what there is to say of a file, by path."""
+    """The lane's status.py: PAGES; `steps()`: name, output with {} for a job's name, sources of each job or
+    None, if those jobs are known that have begun; `facts()`: what there is to say of a file, by path."""
     return importlib.import_module(f"millrace.{lane}.status")
+
+
+def partition_files(lane: str) -> dict[str, dict[str, list[str]]]:
+    """The partition files of the last parse, as sources of jobs: by group, and by id."""
+    folder = f"results/{lane}/partitions"
+    groups = sources.load(folder).partitions
+    return {group: {name: [f"{folder}/{name}.json"] for name in names} for group, names in groups.items()}
 
 
 def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
@@ -103,9 +110,10 @@ def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
     """
     marks = _marks()
     for step, output, jobs in of_lane(lane).steps():
-        for name, sources in jobs.items():
+        begun = {log.stem: [] for log in Path(f"logs/{lane}/{step}").glob("*.log")} if jobs is None else {}
+        for name, inputs in (jobs or begun).items():
             log, path = f"logs/{lane}/{step}/{name}.log", output.replace("{}", name)
-            written, mark, newest = mtime(log), marks.get(path, 0.0), max(map(mtime, sources), default=0.0)
+            written, mark, newest = mtime(log), marks.get(path, 0.0), max(map(mtime, inputs), default=0.0)
             goes_on = now - written < _PATIENCE.get(run.state, 0.0)
             state = "pending"
             if written >= mark > run.started - 2 and mark and goes_on:
@@ -140,11 +148,12 @@ def screen(now: float) -> list[str]:
         size = sum(os.stat(path).st_size for path in files if os.path.isfile(path)) / 1e6
         lines += ["", f"{lane}: {f'{size:.1f} MB' if size < 1000 else f'{size / 1000:.1f} GB'} on disk"]
         lines += [f"  {fact}" for fact in of_lane(lane).facts().values()]
-        jobs = sorted(jobs_of(lane, run, now), key=lambda job: -job.written)
+        jobs = list(jobs_of(lane, run, now))
         counts = Counter((job.step, job.state) for job in jobs)
-        for step in ("", *(name for name, _, of_step in of_lane(lane).steps() if of_step)):
+        for step in ("", *dict.fromkeys(job.step for job in jobs)):
             cells = [counts[step, state] or "-" if step else state for state in _STATES]
             lines += [f"  {step:<24}" + "".join(f"{cell:>9}" for cell in cells)]
+        jobs.sort(key=lambda job: -job.written)
         for state, most in _LISTED.items():
             listed = [job for job in jobs if job.state == state]
             for job in listed[:most]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from millrace.common import settings
 from millrace.common.errors import MillraceError
-from millrace.common.settings import setting
+from millrace.common.settings import loader_setting, setting
 from millrace.common.training.settings import DEVICES, PRECISIONS, LoopSettings
 from millrace.image.models.resnet import ARCHITECTURES
 
@@ -29,19 +29,19 @@ class TrainOptions:
     ranks share them under torchrun."""
 
     arch: str = setting("resnet18", "the model", among=tuple(ARCHITECTURES))
-    workers: int = setting(4, "reading processes of a node", at_least=0)
+    workers: int = loader_setting(4, "reading processes of a node", at_least=0)
     epochs: int = setting(90, "passes over the data", at_least=1)
-    batch_size: int = setting(256, "images of a step, on all ranks of a node together", at_least=1)
+    batch_size: int = loader_setting(256, "images of a step, on all ranks of a node together", at_least=1)
     lr: float = setting(0.1, "first learning rate of SGD", above=0)
     decay_epochs: int = setting(30, "epochs after which the learning rate is divided by 10", at_least=1)
     momentum: float = setting(0.9, "momentum of SGD", at_least=0, below=1)
     weight_decay: float = setting(1e-4, "weight decay of all weights", at_least=0)
     print_freq: int = setting(10, "steps between lines", at_least=1)
     save_steps: int = setting(500, "steps between checkpoints inside an epoch; 0: none", at_least=0)
-    image_size: int = setting(0, "height and width of what the model sees; 0: val's, or 224", at_least=0)
-    augment: str = setting("crop_flip", "random resized crops and flips of train", among=AUGMENTATIONS)
-    mixed_batches: int = setting(4, "neighbouring batches of a worker that are shuffled", at_least=1)
-    max_bad_fraction: float = setting(0.01, "share of damaged images allowed", at_least=0, at_most=1)
+    image_size: int = loader_setting(0, "height and width the model sees; 0: val's, or 224", at_least=0)
+    augment: str = loader_setting("crop_flip", "random resized crops and flips of train", among=AUGMENTATIONS)
+    mixed_batches: int = loader_setting(4, "neighbouring batches of a worker that are shuffled", at_least=1)
+    max_bad_fraction: float = loader_setting(0.01, "share of damaged images allowed", at_least=0, at_most=1)
     precision: str = setting("32-true", "number format of the training", among=PRECISIONS)
     device: str = setting("auto", "auto: a GPU where there is one", among=DEVICES)
     log_ids: int = setting(0, "1: write the ids of every step to sample_ids.<rank>.jsonl", at_least=0)

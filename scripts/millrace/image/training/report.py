@@ -10,13 +10,11 @@ import numpy as np
 
 from millrace.common import jsonl
 from millrace.common.report import figures, page
-from millrace.common.report.figures import PALETTE, REST, Panel
+from millrace.common.report.figures import PALETTE, REST, Curves, Panel
 from millrace.common.report.page import Number, Table
 from millrace.image.producer.quality import Spread
 
 _TEMPLATE = Path(__file__).with_name("image.html.j2")
-# The curves of a run's page and their colours in PALETTE.
-_LEGEND = {"training loss": 0, "val top-1 (%)": 2, "val top-5 (%)": 4, "wait for data (% of the time)": 1}
 
 
 def training_page(run: Path, summary: Mapping[str, Any]) -> str:
@@ -24,25 +22,18 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     rows = [row for _, row, _ in jsonl.lines(run / "metrics.jsonl")]
     train = [row for row in rows if row["event"] == "train" and row["loss"] is not None]
     evals = [row for row in rows if row["event"] == "eval"]
-    waits = [100 * row["time_share"]["data_wait"] for row in train]
+    waits = [(row["step"], 100 * row["time_share"]["data_wait"]) for row in train]
     seconds = [row["seconds"] for row in train]
-    waited = figures.human_share(np.dot(waits, seconds) / 100, sum(seconds))
-    steps, ends = [row["step"] for row in train], [row["step"] for row in evals]
-    accuracies = {2: [row["metrics"]["acc1"] for row in evals], 4: [row["metrics"]["acc5"] for row in evals]}
-    panels = [(steps, {0: [row["loss"] for row in train]}), (ends, accuracies), (steps, {1: waits})]
-    title, subtitle = f"Training of {summary['arch']}", f"{waited} of the time waited for data"
-    with figures.style():
-        legend = [(name, PALETTE[colour]) for name, colour in _LEGEND.items()]
-        sheet = figures.Sheet(2.7, title, subtitle, legend)
-        for place, (x, curves) in enumerate(panels):
-            axes = sheet.axes(0.55 + 2.95 * place, sheet.top + 0.1, 2.4, 2.0)
-            for colour, y in curves.items():
-                axes.plot(x, y, color=PALETTE[colour], marker="o" if len(x) < 30 else "", markersize=3)
-            axes.set_ylim(0, 105 if place == 1 else None)
-            axes.set_xlabel("step")
-            axes.grid(axis="y")
-            figures.count_axis(axes.xaxis, 4)
-        svg = figures.svg(sheet.figure, title, subtitle)
+    waited = figures.human_share(np.dot([wait for _, wait in waits], seconds) / 100, sum(seconds))
+    losses = [(row["step"], row["loss"]) for row in train]
+    top1, top5 = ([(row["step"], row["metrics"][name]) for row in evals] for name in ("acc1", "acc5"))
+    panels = [
+        Curves("Training loss", [(PALETTE[0], "-", losses)]),
+        Curves("Top-1 and top-5 of val (%)", [(PALETTE[0], "-", top1), (PALETTE[1], "--", top5)]),
+        Curves("Wait for data (% of the time)", [(PALETTE[0], "-", waits)]),
+    ]
+    subtitle = f"{waited} of the time waited for data; top-5 is dashed"
+    svg = figures.line_chart(f"Training of {summary['arch']}", subtitle, panels)
     columns = ["Epoch", "Step", "Loss on val", "Top-1 (%)", "Top-5 (%)"]
     cells = []
     for epoch, row in enumerate(evals, summary["epochs"] - len(evals)):

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import TaskLoader
-from millrace.common.training.ranks import Exchange, Ranks, StopSignals
-from millrace.common.training.task import Spans
+from millrace.common.training.ranks import Ranks, StopSignals
+from millrace.common.training.task import Spans, Task
 from millrace.image.models import resnet
 from millrace.image.producer import epochs
 from millrace.image.producer.quality import Spread, expected_spread
@@ -36,15 +36,14 @@ _COLUMNS = {"Time": ("steps", "6.3f"), "Data": ("steps", "6.3f"), "Loss": ("imag
 _COLUMNS |= {"Acc@1": ("images", "6.2f"), "Acc@5": ("images", "6.2f")}
 
 
-class ImageTask:
-    """Epoch 0 is train/, epoch e is train_<e>/; evaluated on val. See common.training.task.Task.
+class ImageTask(Task):
+    """Epoch 0 is train/, epoch e is train_<e>/; evaluated on val.
 
     `scratch` holds the produced epochs. `side` is the trainer's side of the sentry, on rank 0 only; `check`
     raises what ends a wait for the producer. `first_epoch` is where a run without a checkpoint begins.
     """
 
     every_epoch = True
-    stop: StopSignals | None = None  # set by the loop
 
     def __init__(
         self,
@@ -73,7 +72,6 @@ class ImageTask:
         self.plan = lru_cache(2)(self._plan)
         window, crops = batch_size * options.mixed_batches, (options.augment, options.seed)
         self._batches = RecordBatches(self.train, scratch, self.image_size, window, *crops)
-        self._loader: BatchLoader | None = None
         self.spread: Spread | None = None  # for the K of the epochs that this start has seen
         self._epoch, self._at, self._sums = -1, (-1, 0, 0), Counter[str]()
 
@@ -97,9 +95,6 @@ class ImageTask:
         self._shapes[epoch].setdefault(world_size, self._shape)
         seed = self.options.seed
         return BlockPlan(len(self.train), world_size, self._shapes[epoch], epoch, seed, spans)
-
-    def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
-        return len(self.plan(epoch, world_size, spans))
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -168,11 +163,6 @@ class ImageTask:
         else:
             self.side.trained(self._epoch)
 
-    @cached_property
-    def exchange(self) -> Exchange:
-        """Between the ranks, whose process group is open by now."""
-        return Exchange(self.ranks.world_size, self.options.timeout_seconds)
-
     def batch_ids(self, batch: Batch) -> np.ndarray:
         return batch.ids[:0] if batch.filler else batch.ids
 
@@ -226,11 +216,6 @@ class ImageTask:
             value, mean = (values[name] / values[unit] for values in (now, self._sums))
             parts.append(f"{name} {value:{layout}} ({mean:{layout}})")
         return "\t".join(parts)
-
-    def close(self) -> None:
-        """End the workers."""
-        if self._loader is not None:
-            self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
         """A digest of what is trained on, and the shapes of the plans of the epoch in work."""

@@ -11,6 +11,8 @@ from millrace.common.report import figures, page
 from millrace.common.report.page import Code, Number, Table
 
 _FIGURES = (("m_MAP", "MAP", "{:.3f}"), ("m_MR1", "MR1", "{:.2f}"), ("m_ARP", "NAR (%)", "{:.1f}"))
+_PANELS = {"Loss": [("train/l_main", "-"), ("valid/l_main", "--")]}
+_PANELS |= {"NAR of the valid split (%)": [("valid/m_ARP", "-")]}
 _COUNTS = ("cliques", "cliques_found", "versions", "versions_found")
 
 
@@ -75,25 +77,16 @@ def _sizes(splits: Mapping[str, Mapping[str, int]]) -> str:
 def _curves(runs: Sequence[Run]) -> str:
     """Loss of training and validation, and NAR of the valid split, by epoch."""
     legend = [(run.folder.name, figures.PALETTE[at % len(figures.PALETTE)]) for at, run in enumerate(runs)]
-    title, subtitle = "Training curves", "By epoch; epoch 0 is the untrained model; dashed: valid split"
-    lines = [(0, "train/l_main", "-"), (0, "valid/l_main", "--"), (1, "valid/m_ARP", "-")]
-    with figures.style():
-        sheet = figures.Sheet(2.9, title, subtitle, legend)
-        panels = []
-        for left, name in ((0.55, "Loss"), (5.0, "NAR of the valid split (%)")):
-            sheet.text(left, sheet.top + 0.14, name, fontweight="bold")
-            panels.append(sheet.axes(left, sheet.top + 0.28, 3.85, 2.1))
-        for run, (_, colour) in zip(runs, legend, strict=True):
-            for place, key, dashes in lines:
-                points = [(each["hpar/epoch"], each[key]) for each in run.validations if key in each]
-                x, y = zip(*points, strict=True) if points else ((), ())
-                panels[place].plot(x, y, dashes, color=colour, marker="o", markersize=3)
-        for axes in panels:
-            axes.set_ylim(bottom=0)
-            axes.grid(axis="y")
-            axes.set_xlabel("epoch")
-            figures.count_axis(axes.xaxis)
-        return figures.svg(sheet.figure, title, subtitle)
+    panels = []
+    for title, curves in _PANELS.items():
+        lines = [
+            (colour, dashes, [(each["hpar/epoch"], each[key]) for each in run.validations if key in each])
+            for run, (_, colour) in zip(runs, legend, strict=True)
+            for key, dashes in curves
+        ]
+        panels.append(figures.Curves(title, lines, count="epoch"))
+    subtitle = "By epoch; epoch 0 is the untrained model; dashed: valid split"
+    return figures.line_chart("Training curves", subtitle, panels, legend)
 
 
 def _results(runs: Sequence[Run]) -> Table:

@@ -19,8 +19,7 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import TaskLoader
-from millrace.common.training.ranks import Exchange
-from millrace.common.training.task import Spans
+from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
 from millrace.music.models.published import CONFIGURATION, load_published
 from millrace.music.sampling.dataset import CliqueDataset, TrackBatch
@@ -35,8 +34,8 @@ from millrace.music.training.loss import LOGGED, contrastive_loss
 from millrace.music.training.metrics import means
 
 
-class VersionTask:
-    """Trains on anchors and versions, validates by retrieval. See millrace.common.training.task.Task."""
+class VersionTask(Task):
+    """Trains on anchors and versions, validates by retrieval."""
 
     every_epoch = True
 
@@ -55,8 +54,6 @@ class VersionTask:
         plateau = ReduceLROnPlateau(self._rate, conf["training.monitor.mode"], factor=0.2, **wait)
         self._plateau = plateau if schedule == "plateau" else None
         self._sums = torch.zeros(len(LOGGED) + 1, dtype=torch.float64)
-        self._loader: BatchLoader | None = None
-        self._exchange: Exchange | None = None
 
     def geometry(self, hop: float) -> Geometry:
         """Windows of data.audiolen seconds, in shingles every `hop` seconds."""
@@ -81,9 +78,6 @@ class VersionTask:
         conf, train = self.conf, self.features.cliques["train"]
         size, limit = conf["training.batchsize"], conf["limit_batches"]
         return plan_anchors(train, size, conf["seed"], epoch, world_size, spans, limit)
-
-    def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
-        return len(self.plan(epoch, world_size, spans))
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -139,12 +133,10 @@ class VersionTask:
 
     def evaluate(self, model: Clews, fabric: Any) -> dict[str, float]:
         """train/ (means of the epoch), valid/ and hpar/ under the original's names; saves the best model."""
-        if self._exchange is None:
-            self._exchange = Exchange(fabric.world_size)
-        share = Share(self._exchange, fabric.global_rank, fabric.device)
+        share = Share(self.exchange, fabric.global_rank, fabric.device)
         lr = self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done)
         figures = {"hpar/epoch": float(self.epochs_done), "hpar/lr": lr}
-        figures |= _means("train", self._exchange.gathered(self._sums.tolist()))
+        figures |= _means("train", self.exchange.gathered(self._sums.tolist()))
         figures |= self._validated(model, share)
         if fabric.global_rank == 0 and self.epochs_done:
             self._save(model, figures)
@@ -232,11 +224,6 @@ class VersionTask:
         sums = [torch.tensor(state["sums"], dtype=torch.float64) for state in states]
         self._sums = sum(sums, torch.zeros(len(LOGGED) + 1, dtype=torch.float64))
         self.epochs_done = max((state["epochs_done"] for state in states), default=self.epochs_done)
-
-    def close(self) -> None:
-        """End the workers."""
-        if self._loader is not None:
-            self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
         """A digest of what the plan is made of."""

@@ -1,0 +1,139 @@
+"""What the lanes that train share: their runs, how ranks are started, and the audit of a run's loader."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+from millrace.common.processes import TRAINING_ENVIRONMENT
+from millrace.common.workflow.sources import Sources
+
+_LONGEST = 254  # letters of a file's name, less Snakemake's mark of a piece
+METRICS = "results/{lane}/runs/{run}/metrics.json"
+FINDINGS = "results/audit/{lane}/{run}/findings.json"
+PAGE = "results/audit/{lane}/{run}/findings.html"
+ACCEPTED = "results/audit/{lane}/{run}/accepted.json"
+
+
+class Audited(NamedTuple):
+    """The loader of a run: module:factory with its arguments, the files that say what it reads, and how many
+    ranks and epochs it has."""
+
+    loader: str
+    arguments: dict[str, Any]
+    files: list[str]
+    ranks: int = 1
+    epochs: int = 2
+
+
+class RunInputs:
+    """Input functions and parameters of the rules of a lane that trains, over the partitions of this parse.
+
+    A lane adds `run_arguments(wildcards)`, the flags of a run; `audited(run)`, its loader; `audited_runs()`,
+    those of the config that are or will be trained.
+    """
+
+    lane = step = ""  # the step that trains
+
+    def __init__(
+        self,
+        section: dict,
+        sources: Sources,
+        gpus: int | None = None,
+        is_local: bool = False,
+        ancient: Callable[[str], str] = str,
+    ) -> None:
+        """`gpus`: those of this machine for its jobs, None if they are unknown or jobs run elsewhere;
+        `is_local`: jobs run on this machine; `ancient` marks a file whose time does not count."""
+        self.section, self.sources = section, sources
+        self._here, self._is_local, self._ancient = gpus, is_local, ancient
+        # What is set before training's Python starts.
+        self.environment = " ".join(f"{name}={value}" for name, value in TRAINING_ENVIRONMENT.items())
+
+    def metrics(self, run: str) -> str:
+        """What a run writes last."""
+        return METRICS.format(lane=self.lane, run=run)
+
+    @property
+    def runs_by_name(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the config says of each run."""
+        return self.section["runs"]
+
+    def of_run(self, run: str) -> Mapping[str, Any]:
+        """What the config says of a run. Raises MillraceError if there is none of this name."""
+        if run not in (runs := self.runs_by_name):
+            remedy = f"{self.lane}.runs has {', '.join(runs) or 'no run'}"
+            raise MillraceError(f"there is no run {run!r}", remedy=remedy)
+        return runs[run]
+
+    def ranks(self, run: str = "") -> int:
+        """Processes of a run on each machine."""
+        return self.section["ranks"]
+
+    def device(self, run: str = "") -> str:
+        """What a run is to train on."""
+        return self.section["runs"].get(run, {}).get("device", "auto")
+
+    def gpus(self, wildcards: Any = None) -> int:
+        """GPUs of a run on a machine: one a rank, unless it trains on the CPU or this machine has none."""
+        run = getattr(wildcards, "run", "")
+        return 0 if self.on_cpu(self.device(run)) else self.ranks(run)
+
+    def on_cpu(self, device: str) -> bool:
+        """Whether that device is the CPU, as far as it is known."""
+        return device == "cpu" or (device == "auto" and self._here == 0)
+
+    def launcher(self, wildcards: Any) -> str:
+        """What starts the ranks of a run: on this machine, or on nodes of its job."""
+        return self.launch(self.ranks(wildcards.run), f"{self.step}/{wildcards.run}")
+
+    def launch(self, ranks: int, logs: str) -> str:
+        """What starts so many ranks on each machine, with a folder for their logs."""
+        nodes, logs = self.section.get("nodes", 1), shlex.quote(f"logs/{self.lane}/{logs}")
+        if nodes * ranks == 1:
+            return "-m"
+        place = "--standalone" if nodes == 1 else f"--nodes {nodes}"
+        return f"-m millrace.common.training.launch {place} --nproc-per-node {ranks} --log-dir {logs} -m"
+
+    def gate(self, wildcards: Any) -> list[str]:
+        """What is there once the audit of a run's loader lets it start; nothing for runs out of the config.
+
+        Its time does not count (`ancient`) while the metrics are as they would be made now: of these files,
+        none of them newer, by this command. So an audit that runs again makes no finished run pending; but a
+        run with other settings or data is, though Snakemake looks no further below a job that is pending.
+        """
+        run = wildcards.run
+        if run not in self.section["runs"]:
+            return []
+        metrics, files = self.metrics(run), self.audited(run).files
+        path = ACCEPTED.format(lane=self.lane, run=run)
+        record = jsonl.read_or({}, _metadata(metrics))
+        command, made = f"{record.get('shellcmd')} ", _mtime(metrics)
+        is_same = made and {*record.get("input", ())} - {path} == {*files}
+        is_same &= all(
+            f" {text} " in command for text in (self.run_arguments(wildcards), self.launcher(wildcards))
+        )
+        return [self._ancient(path) if is_same and all(_mtime(file) <= made for file in files) else path]
+
+
+def flags(chosen: Mapping[str, Any]) -> str:
+    """Command-line flags; values are quoted for the shell, objects written as JSON."""
+    texts = {name: json.dumps(of) if isinstance(of, dict) else str(of) for name, of in chosen.items()}
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in sorted(texts.items()))
+
+
+def _mtime(path: str) -> float:
+    return os.path.getmtime(path) if os.path.exists(path) else 0
+
+
+def _metadata(path: str) -> str:
+    """Where Snakemake notes how a file was made; long names in pieces."""
+    name = base64.urlsafe_b64encode(path.encode()).decode()
+    pieces = [name[at : at + _LONGEST] for at in range(0, len(name), _LONGEST)]
+    return os.path.join(".snakemake/metadata", *(f"@{piece}" for piece in pieces[:-1]), pieces[-1])

@@ -1,0 +1,85 @@
+"""What the rules of the lanes that train ask for, for a run: ranks, GPUs, threads, the audit before it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from millrace.asr.inputs import AsrInputs
+from millrace.common.errors import MillraceError
+from millrace.common.workflow.config import checked_config
+from millrace.common.workflow.runs import RunInputs
+from millrace.common.workflow.sources import Sources
+from millrace.image.inputs import ImageInputs
+from millrace.music.inputs import MusicInputs
+from tests.workflow.workflow import ROOT
+
+RUN = SimpleNamespace(run="a")
+ACCEPTED, METRICS = "results/audit/image/a/accepted.json", Path("results/image/runs/a/metrics.json")
+TWO = "-m millrace.common.training.launch --standalone --nproc-per-node 2 --log-dir logs/{}/{}/a -m"
+
+
+def inputs(lane: str, gpus: int | None = None, **section: object) -> RunInputs:
+    of_lane = checked_config({lane: section}, ROOT / "rules/schemas")[lane]
+    sources = Sources({"train": ["train-00000"], "features": ["h5-a"]})
+    if lane == "asr":
+        return AsrInputs(of_lane, sources, lambda: ["index.parquet"], gpus=gpus, ancient="old {}".format)
+    kind = {"music": MusicInputs, "image": ImageInputs}[lane]
+    return kind(of_lane, sources, gpus=gpus, ancient="old {}".format)
+
+
+@pytest.mark.parametrize(
+    ("lane", "section", "step", "threads"),
+    [
+        ("asr", {"ranks": 2, "training": {"threads": 3}}, "train_model", 2 * (3 + 2)),
+        ("image", {"ranks": 2, "runs": {"a": {"threads": 3}}}, "train_active", 2 * 3 + 4 + 1),
+        ("music", {"runs": {"a": {"fabric.ngpus": 2}}}, "train_model", 2 * (1 + 16)),
+    ],
+)
+def test_two_ranks_of_a_run_are_started_alike_in_each_lane(lane, section, step, threads):
+    of = inputs(lane, **section)
+    assert of.launcher(RUN) == TWO.format(lane, step) and of.threads(RUN) == threads
+    assert "OMP_NUM_THREADS=1" in of.environment
+
+
+@pytest.mark.parametrize(
+    ("device", "here", "gpus"),
+    [("cpu", 2, 0), ("cuda", 0, 2), ("auto", 0, 0), ("auto", None, 2), ("auto", 2, 2)],
+)
+def test_each_rank_has_a_gpu_unless_it_trains_on_the_cpu(device, here, gpus):
+    sections = {
+        "asr": {"ranks": 2, "training": {"device": device}},
+        "image": {"ranks": 2, "runs": {"a": {"device": device}}},
+        "music": {"runs": {"a": {"fabric.ngpus": 2, "fabric.accelerator": device}}},
+    }
+    assert [inputs(lane, here, **section).gpus(RUN) for lane, section in sections.items()] == [gpus] * 3
+
+
+@pytest.mark.parametrize("lane", ["asr", "music", "image"])
+def test_a_run_that_is_not_in_the_config_is_named_with_those_that_are(lane):
+    with pytest.raises(MillraceError, match=rf"there is no run 'b'\. {lane}\.runs has .*a"):
+        inputs(lane, runs={"a": {}}).run_arguments(SimpleNamespace(run="b"))
+    assert inputs(lane, runs={"a": {}}).gate(SimpleNamespace(run="b")) == []
+
+
+def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    of = inputs("image", runs={"a": {"epochs": 2}})
+    assert of.gate(RUN) == [ACCEPTED]
+
+    note = Path(".snakemake/metadata") / base64.urlsafe_b64encode(str(METRICS).encode()).decode()
+    for path in (METRICS, note, Path(of.audited("a").files[0])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (1e9, 1e9))
+    command = f"python {of.launcher(RUN)} millrace.image.train_active {of.run_arguments(RUN)} --metrics x"
+    note.write_text(json.dumps({"input": [*of.audited("a").files, ACCEPTED], "shellcmd": command}))
+    assert of.gate(RUN) == [f"old {ACCEPTED}"]
+    assert inputs("image", runs={"a": {"epochs": 3}}).gate(RUN) == [ACCEPTED]
+    os.utime(of.audited("a").files[0], (2e9, 2e9))
+    assert of.gate(RUN) == [ACCEPTED]
