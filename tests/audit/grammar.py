@@ -128,7 +128,7 @@ class Content:
     def __call__(self, index: int) -> dict:
         number = self.first + index
         if self.cache is not None:
-            self.cache[index] = torch.full((1 << 18,), float(index))
+            self.cache[index] = torch.full((1 << 16,), float(index))
         if self.transform:
             path = self.paths[index] if self.paths else None
             x = self.transform(np.array(Image.open(path)) if path else picture(number, size=8))
@@ -168,8 +168,8 @@ class Stream(rows.Stream):
 
     def __iter__(self) -> Iterator[dict]:
         cut, mine = self.rows * 2 // 3, range(self.rows)
-        if self.uneven and rows.world() == 2:
-            mine = mine[cut:] if rows.rank() else mine[:cut]
+        if self.uneven and self.world == 2:
+            mine = mine[cut:] if self.rank else mine[:cut]
         return map(self.make, mine[self.share()])
 
     def set_epoch(self, epoch: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
@@ -46,6 +47,21 @@ class Normalize:
         return (image - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
 
 
+class OnArrays(Normalize):
+    """As Albumentations' and many projects' own: of a NumPy array, before it is a tensor."""
+
+    def __call__(self, image):
+        return ((np.asarray(image) / 255 - np.array(self.mean)) / np.array(self.std)).astype(np.float32)
+
+
+class FromArray(ToTensor):
+    def __call__(self, image):
+        return torch.from_numpy(image.transpose(2, 0, 1))
+
+
+OnArrays.__name__, FromArray.__name__ = "Normalize", "ToTensorV2"
+
+
 class ColorJitter:
     def __call__(self, image):
         return (image * (0.8 + 0.4 * torch.rand(()))).clamp(0, 1)
@@ -74,6 +90,10 @@ def scale(image):
     return image / 255
 
 
+def scale_noisy(image):
+    return image / 255 * (1 - torch.rand(()) / 10)
+
+
 def dim(image):
     return (image * 3).floor() / 255
 
@@ -84,12 +104,14 @@ CHAINS = {
     "good": [ToTensor(), Normalize()],
     "dark": [ToTensor(), dim],
     "jitter first": [ToTensor(), ColorJitter(), Normalize()],
+    "on arrays": [OnArrays(), FromArray()],
     "half": [ToTensor(), Normalize([0.5], [0.5])],
     "bgr mean": [ToTensor(), BGR],
     "unscaled": [PILToTensor()],
     "unscaled, normalised": [PILToTensor(), Normalize()],
     "pixel constants": [PILToTensor(), Normalize([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])],
     "twice": [ToTensor(), scale],
+    "twice, noisy": [ToTensor(), scale_noisy],
     "twice, normalised": [ToTensor(), scale, Normalize()],
     "too early": [Normalize(), ToTensor()],
     "tensor twice": [ToTensor(), ToTensor()],
@@ -101,10 +123,20 @@ CHAINS = {
 }
 
 
-def pictures(kind: str, root: str, **options) -> DataLoader:
+def listed(samples: list) -> tuple:
+    return tuple(zip(*samples, strict=True))
+
+
+def as_dicts(samples: list) -> list:
+    return [{"image": image, "boxes": torch.zeros(2, 4), "label": label} for image, label in samples]
+
+
+def pictures(kind: str, root: str, collate: str = "", **options) -> DataLoader:
+    """`collate`: as detectors take their batches."""
     turn = kind.startswith("turned ")
     chain = CHAINS[kind.removeprefix("turned ")]
-    return DataLoader(Folder(root, Compose(*chain), turn, **options), batch_size=4, shuffle=True)
+    data, how = Folder(root, Compose(*chain), turn, **options), {"listed": listed, "as_dicts": as_dicts}
+    return DataLoader(data, batch_size=4, shuffle=True, collate_fn=how.get(collate))
 
 
 def in_memory() -> DataLoader:
@@ -230,3 +262,16 @@ class Recordings:
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader(Segments(["recording b" if self.shared else "recording c"], 100), batch_size=1)
+
+
+class Numbered:
+    """`first`: the number of the first sample of validation; training has 0 to 9."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader([{"id": number, "x": torch.zeros(2)} for number in range(10)], batch_size=2)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader([{"id": self.first + number, "x": torch.zeros(2)} for number in range(4)])

@@ -24,6 +24,30 @@ class Squares(Dataset):
         return {"square": torch.tensor([float(index**2)]), "index": index}
 
 
+class Forever:
+    def __init__(self, sampler: object) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> object:
+        while True:
+            yield from self.sampler
+
+
+class Infinite(DataLoader):
+    """As Ultralytics': one iterator for all epochs."""
+
+    def __init__(self) -> None:
+        super().__init__(Squares(), batch_size=4, num_workers=1)
+        object.__setattr__(self, "batch_sampler", Forever(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self) -> object:
+        return (next(self.iterator) for _ in range(len(self)))
+
+
 class Sleeping(Squares):
     def __getitem__(self, index: int) -> int:
         time.sleep(1000 if index == 5 else 0)

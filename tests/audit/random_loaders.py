@@ -8,7 +8,16 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    Subset,
+    default_collate,
+    get_worker_info,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 
@@ -99,6 +108,18 @@ def constant_seed() -> DataLoader:
 
 def stream(over: str = "", shuffled: bool = False, endless: bool = False) -> DataLoader:
     return load(Stream(over, random.Random(1) if shuffled else None, endless))
+
+
+class Many(Rows):
+    """Asked for whole batches."""
+
+    def __getitem__(self, indices: list[int]) -> dict:
+        return default_collate([super(Many, self).__getitem__(index) for index in indices])
+
+
+def by_batch(alone: bool = False) -> DataLoader:
+    sampler = DistributedSampler(Many(), **({"num_replicas": 1, "rank": 0} if alone else {}))
+    return DataLoader(Many(), batch_size=None, sampler=BatchSampler(sampler, 4, False), num_workers=2)
 
 
 def twice() -> DataLoader:

@@ -46,6 +46,12 @@ def test_ranks_that_are_alike_are_a_bug_if_they_train_together(capsys):
     assert "--ranks 2 if several processes train with this loader" in printed
 
 
+@pytest.mark.parametrize("name", ["plain_list", "Infinite"])
+def test_what_cannot_be_listened_to_is_judged_by_its_batches(name):
+    command = ["--loader", f"{plain.here}:{name}", "--only", "DP1,DP2,DP3,DP4,DP14,end", "--ranks", "1"]
+    assert check_loader.main(command) == 0
+
+
 def test_findings_are_written_as_json_and_as_a_page(tmp_path):
     command = ["--loader", f"{plain.here}:good", "--only", "DP7", "--ranks", "1", "--arg", "length=9"]
     assert check_loader.main([*command, "--out", str(tmp_path)]) == 0

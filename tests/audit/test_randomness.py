@@ -36,6 +36,8 @@ CASES = [
     ("stream", {"over": "workers", "shuffled": True}, 1, [("DP14", "fail", "copy"), ("DP1", "pass", "")]),
     ("stream", {"endless": True}, 1, [("end", "pass", "endless"), ("DP2", "not decidable", "")]),
     ("twice", {}, 2, [("DP2", "fail", "16 of 32 samples come nowhere")]),
+    ("by_batch", {}, 2, [("DP2", "pass", "share out"), ("DP14", "not decidable", "after set_epoch")]),
+    ("by_batch", {"alone": True}, 2, [("DP2", "fail", "of 2 ranks"), ("DP14", "not decidable", "")]),
     ("distributed", {}, 2, [("DP14", "not decidable", ""), ("DP2", "pass", "")]),
     ("sampled", {}, 1, [("DP14", "fail", "Random.shuffle"), ("resume", "not applicable", "")]),
     ("sampled", {"state": True}, 1, [("resume", "fail", "16 samples skipped"), ("DP14", "fail", "")]),

@@ -60,11 +60,12 @@ def failed(verdicts: dict[str, str]) -> set[str]:
     ("kind", "bugs"),
     [
         *((kind, set()) for kind in ("plain", "good", "dark", "jitter first", "half", "pixel constants")),
-        *((kind, set()) for kind in ("own constants", "turned bgr mean")),
+        *((kind, set()) for kind in ("own constants", "turned bgr mean", "on arrays")),
         ("bgr mean", {"DP10"}),
         ("own constants turned", {"DP10"}),
         ("turned good", {"DP11"}),
         *((kind, {"DP12"}) for kind in ("unscaled", "unscaled, normalised", "twice", "twice, normalised")),
+        ("twice, noisy", {"DP12"}),
         *(
             (kind, {"DP13"})
             for kind in ("too early", "tensor twice", "jitter last", "lengths", "one for three")
@@ -73,6 +74,12 @@ def failed(verdicts: dict[str, str]) -> set[str]:
 )
 def test_images(verdicts, root, kind, bugs):
     assert failed(verdicts("pictures", kind=kind, root=root)) == bugs
+
+
+@pytest.mark.parametrize("collate", ["listed", "as_dicts"])
+@pytest.mark.parametrize(("kind", "bugs"), [("good", set()), ("turned good", {"DP11"}), ("twice", {"DP12"})])
+def test_images_in_lists(verdicts, root, kind, bugs, collate):
+    assert failed(verdicts("pictures", kind=kind, root=root, collate=collate)) == bugs
 
 
 @pytest.mark.parametrize(
@@ -118,6 +125,8 @@ def test_constants_are_those_of_training(verdicts, kind, bugs):
     [
         *(("Parts", {"kind": kind}, "pass") for kind in ("subset", "sampler", "noise")),
         *(("Parts", {"kind": kind, "first": 195}, "fail") for kind in ("subset", "sampler", "noise")),
+        ("Numbered", {"first": 10}, "pass"),
+        ("Numbered", {"first": 0}, "not decidable"),
         ("Recordings", {"shared": False}, "pass"),
         ("Recordings", {"shared": True}, "fail"),
     ],

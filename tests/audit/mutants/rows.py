@@ -49,15 +49,17 @@ class Stream(IterableDataset):
 
     def __init__(self, rows: int = 24, shard: str = "both", make: Callable = row) -> None:
         self.rows, self.shard, self.make = rows, shard, make
+        # Of the main process: a worker that is spawned knows of no group.
+        self.rank, self.world = rank(), world()
 
     def share(self) -> slice:
         """The rows of this consumer."""
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         consumers = {
-            "both": (rank() * workers + worker, world() * workers),
+            "both": (self.rank * workers + worker, self.world * workers),
             "worker": (worker, workers),
-            "rank": (rank(), world()),
+            "rank": (self.rank, self.world),
             "none": (0, 1),
         }
         first, step = consumers[self.shard]

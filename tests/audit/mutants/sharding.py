@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.utils.data import WeightedRandomSampler
 
-from tests.audit.mutants import bug, twin
+from tests.audit.mutants import PICKLED, bug, twin
 from tests.audit.mutants.rows import Rows, Stream, load, rank, row, spread, train, world
 
 
@@ -20,8 +20,16 @@ class Uneven(Stream):
         self.steps = steps
 
     def __iter__(self) -> Iterator[dict]:
-        mine = [index for index in range(self.rows) if index // 8 % world() == rank()]
+        mine = [index for index in range(self.rows) if index // 8 % self.world == self.rank]
         return map(row, mine[: self.steps])
+
+
+class Asking(Stream):
+    """Asks for its rank in the worker: only a forked one knows it."""
+
+    def share(self) -> slice:
+        self.rank, self.world = rank(), world()
+        return super().share()
 
 
 class Sized(Stream):
@@ -47,6 +55,7 @@ CASES = [
     bug("DP2", "every rank reads all", lambda: load(Stream(shard="worker")), RANKS),
     bug("DP2", "workers of a rank read the same", lambda: load(Stream(shard="rank")), RANKS),
     bug("DP2", "every worker of every rank reads all", lambda: load(Stream(shard="none")), RANKS),
+    bug("DP2", "a rank asked for in the worker", lambda: load(Asking()), RANKS, methods=PICKLED),
     twin("DP2", "shared out over ranks and workers", lambda: load(Stream(32)), RANKS),
     twin("DP2", "rows of equal contents", lambda: load(Stream(32, make=alike)), RANKS),
     twin("DP2", "drawn with replacement", lambda: load(Rows(), sampler=WeightedRandomSampler(WEIGHTS, 24))),

@@ -125,7 +125,7 @@ def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
     command += ["--timeout", "100", "--start-method", method]
     how = {"stdout": subprocess.DEVNULL, "start_new_session": True}
     running = subprocess.Popen([sys.executable, *command], **how)
-    while len(processes(place) - before[0]) < 8:  # itself, the guard, two ranks and four workers
+    while len(processes(place) - before[0]) < 9:  # itself, the guard and its fork, two ranks, four workers
         time.sleep(0.1)
         assert running.poll() is None
     os.killpg(running.pid, signal_number)
@@ -149,3 +149,20 @@ def test_nothing_is_left_in_dev_shm(name, method):
     audit += f" --only end --ranks 1 --timeout 30 --memory-mb 2000 --start-method {method} --exit-zero"
     script = f"mount -t tmpfs none /dev/shm && {audit} >/dev/null && ls -A /dev/shm"
     assert subprocess.check_output(["unshare", "--mount", "sh", "-c", script], text=True) == ""
+
+
+def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monkeypatch):
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    code = "import os\nopen(os.environ['MARKS'], 'a').write(os.environ['WORD'])\n"
+    (library / "slow_to_import.py").write_text(code)
+    script = "import os\nos.environ['WORD'] = 'x'\nimport slow_to_import\nloader = [1, 2]\n"
+    (tmp_path / "script.py").write_text(script)
+    monkeypatch.setenv("PYTHONPATH", str(library), prepend=os.pathsep)
+    monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
+    with Guard() as guard:
+        for _ in range(2):
+            results = guard.audit(Options(f"{tmp_path}/script.py:loader"), ["look", "epochs", "source"])
+            assert {result.status for result in results.values()} == {"ok"}
+    # By the first look and for all that follows; an audit after it knows nothing of it.
+    assert (tmp_path / "marks").read_text() == "xx" * 2

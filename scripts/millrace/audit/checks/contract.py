@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from millrace.audit.checks.registry import Evidence, Finding, check
+from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 
-NO_LOADER = "an iterable of batches, not a torch DataLoader"
+NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 NO_BATCH = "no batch could be made in one process"
 SMALL = 512  # bytes a sample that allocators may account for
 MEANT = re.compile("max|limit|per|epoch|steps")
@@ -18,13 +17,12 @@ def _mib(size: float) -> str:
     return f"{size / 2**20:.1f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
 
 
-def _told(error: dict[str, Any]) -> str:
+def _told(error: Seen) -> str:
     return error["text"]
 
 
 @check("DP4", probes=("contract",))
-def ragged(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["contract"].data
+def ragged(seen: Seen) -> Iterator[Finding]:
     if not (read := seen.get("collate")):
         yield Finding("DP4", "not applicable", NO_LOADER)
     elif failed := read.get("failed"):
@@ -44,8 +42,7 @@ def ragged(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("DP5", probes=("contract",))
-def pinning(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["contract"].data
+def pinning(seen: Seen) -> Iterator[Finding]:
     if not seen.get("pin_memory"):
         yield Finding("DP5", "not applicable", "pin_memory=False" if "pin_memory" in seen else NO_LOADER)
     elif (pin := seen["collate"].get("pin")) is None:
@@ -68,14 +65,13 @@ def pinning(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("DP6", probes=("methods",))
-def start_methods(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["methods"].data
+def start_methods(seen: Seen) -> Iterator[Finding]:
     if not seen["workers"]:
         cause = NO_LOADER if seen["workers"] is None else "num_workers=0: nothing is sent to workers"
         yield Finding("DP6", "not applicable", cause)
         return
     own, runs = seen["own"], seen["runs"]
-    problems: dict[str, tuple[list[str], dict[str, Any]]] = {}  # by cause: start methods and evidence
+    problems: dict[str, tuple[list[str], Seen]] = {}  # by cause: start methods and evidence
     for bad in seen["pickled"]:
         cause = f"{bad['path']} ({bad['what']}) cannot be pickled: {bad['text']}"
         problems[cause] = (["spawn", "forkserver"], bad)
@@ -97,7 +93,7 @@ def start_methods(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("DP6", "pass", "; ".join(passed))
 
 
-def _changed(fork: dict[str, Any], again: dict[str, Any], run: dict[str, Any]) -> dict[str, Any] | None:
+def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
     """How a method's samples differ from those of a fork in what two forks have in common."""
     if "raised" in fork or "raised" in again:
         return None
@@ -105,27 +101,21 @@ def _changed(fork: dict[str, Any], again: dict[str, Any], run: dict[str, Any]) -
         main = "the script starts workers when it is imported: no guard of __main__ around its calls"
         return {**run["raised"], "text": main if run.get("unguarded") else run["raised"]["text"][:300]}
     # A field that is random in the method too may differ: only the seeds of torch are equal.
-    fields = {
-        name.rpartition(": ")[2] or "the sample"
-        for name, other in run["digests"].items()
-        if (one := fork["digests"].get(name))
-        and one == again["digests"].get(name)
-        and other[0] == other[-1] != one[0]
-    }
-    if not fields:
-        return None
-    left = run["holds"]
+    fields, left = set(), run["holds"]
+    for name, other in run["digests"].items():
+        one = fork["digests"].get(name)
+        if one and one == again["digests"].get(name) and other[0] == other[-1] != one[0]:
+            fields.add(name.rpartition(": ")[2] or "the sample")
     held = fork["holds"].items()
     gone = [f"{path}: {kind} -> {left.get(path)}" for path, kind in held if left.get(path) != kind]
     what = f"what vanished: {', '.join(gone[:4])}" if gone else "nothing it holds vanished: a global state"
     text = f"samples differ from those of fork in {', '.join(sorted(fields))}; {what}"
-    return {"text": text, "fields": sorted(fields), "vanished": gone[:20]}
+    return {"text": text, "fields": sorted(fields), "vanished": gone[:20]} if fields else None
 
 
 @check("DP7", probes=("look", "epochs"))
-def steps(evidence: Evidence) -> Iterator[Finding]:
-    (look,) = evidence["look"].data
-    for rank, data in enumerate(evidence["epochs"].data):
+def steps(look: Seen, epochs: Ranks) -> Iterator[Finding]:
+    for rank, data in enumerate(epochs):
         for epoch in data["plain"][:1]:
             batches, said = len(epoch["notes"]), epoch["length"]
             if epoch["ended"] and said not in (None, batches) and not look.get("iterable"):
@@ -134,14 +124,13 @@ def steps(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("DP7", probes=("contract",))
-def lengths(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["contract"].data
+def lengths(seen: Seen) -> Iterator[Finding]:
     size, read, counted = seen.get("samples"), seen.get("items", {}), seen.get("counted")
-    last, place = read.get("last", {}), read.get("equals")
-    lists, numbers = read.get("lists", {}), read.get("numbers", {})
+    last, lists, numbers = (read.get(name, {}) for name in ("last", "lists", "numbers"))
+    place = read.get("equals")
     # A data set that repeats its items on purpose says how often.
     repeats = any(many > 1 and size == many * each for many in numbers.values() for each in lists.values())
-    shown: dict[str, Any] = {"len": size}
+    shown: Seen = {"len": size}
     if size is None:
         yield Finding("DP7", "not applicable", "the data set has no len")
     elif counted not in (None, size):
@@ -165,10 +154,9 @@ def lengths(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("DP8", probes=("model", "epochs"))
-def batch_of_one(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["model"].data
+def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
     ones, loader, one = {}, seen["train"], seen.get("one", {})
-    for rank, data in enumerate(evidence["epochs"].data):
+    for rank, data in enumerate(epochs):
         for epoch in data["plain"]:
             sizes = [note["size"] for note in epoch["notes"]]
             if 1 in sizes and (max(sizes) > 1 or "raised" in one):
@@ -192,18 +180,13 @@ def batch_of_one(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("DP9", probes=("memory",))
-def memory(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["memory"].data
+def memory(seen: Seen) -> Iterator[Finding]:
     if not (new := seen.get("new")):
         yield Finding("DP9", "not applicable", "no sample was read" if seen else NO_LOADER)
         return
     grown, copied = _slope(new, 2), -_slope(new, 3)
     size, workers, ranks, limit = seen["samples"], max(1, seen["workers"]), seen["ranks"], seen["machine"]
-    shown = {
-        "bytes_per_new_sample": round(grown),
-        "private": new[-1][1],
-        "read": sum(each[0] for each in new),
-    }
+    shown = {"bytes_per_new_sample": round(grown), "private": new[-1][1], "read": sum(n for n, *_ in new)}
     shown |= {"samples": size, "workers": workers, "ranks": ranks, "memory": limit}
     verdict, cause, needs = "pass", f"a worker grows by {grown:.0f} bytes per new sample", ""
     if grown < SMALL:
@@ -215,10 +198,9 @@ def memory(evidence: Evidence) -> Iterator[Finding]:
         factor, why = workers * ranks, f"{workers} workers x {ranks} ranks"
         # Workers that end with the epoch have together read each sample once a rank, or once if ranks share.
         if not seen["persistent"] and not seen["most"]:
-            factor, why = (
-                (1, "ranks and workers") if seen["split"] else (ranks, f"{ranks} ranks, whose workers")
-            )
-            why += " share the samples and end with the epoch"
+            factor = 1 if seen["split"] else ranks
+            shared = "ranks and" if factor == 1 else f"{ranks} ranks, whose"
+            why = f"{shared} workers share the samples and end with the epoch"
         total = grown * entries * factor
         cause += f": {_mib(total)} for {entries} samples x {factor} ({why}), of {_mib(limit)}"
         shown |= {"factor": factor, "extrapolated": round(total)}
@@ -237,15 +219,12 @@ def _slope(rows: list[list[int]], column: int) -> float:
     if len(rows) < 4:
         return 0.0
     parts = [rows[: len(rows) // 2 + 1], rows[len(rows) // 2 :]]
-    low, high = sorted(
-        (part[-1][column] - part[0][column]) / sum(row[0] for row in part[1:]) for part in parts
-    )
+    low, high = sorted((p[-1][column] - p[0][column]) / sum(row[0] for row in p[1:]) for p in parts)
     return (low + high) / 2 if low * high > 0 and 0.25 < low / high < 4 else 0.0
 
 
 @check("DP15", probes=("contract",))
-def shared_memory(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["contract"].data
+def shared_memory(seen: Seen) -> Iterator[Finding]:
     if not seen.get("workers") or seen["shm"] is None:
         cause = "num_workers=0: no shared memory" if seen.get("workers") == 0 else NO_LOADER
         yield Finding("DP15", "not applicable", cause)
@@ -274,13 +253,12 @@ def shared_memory(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("edges", probes=("model", "epochs"))
-def edges(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["model"].data
-    findings = [
-        Finding("edges", "fail", f"rank {rank} makes no step", {"rank": rank, **seen["train"]})
-        for rank, data in enumerate(evidence["epochs"].data)
-        if any(epoch["ended"] and not epoch["notes"] for epoch in data["plain"][:1])
-    ]
+def edges(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
+    findings = []
+    for rank, data in enumerate(epochs):
+        if any(epoch["ended"] and not epoch["notes"] for epoch in data["plain"][:1]):
+            facts = {"rank": rank, **seen["train"]}
+            findings.append(Finding("edges", "fail", f"rank {rank} makes no step", facts))
     for name, verdict in (("train", "pass"), ("val", "fail")):
         loader = seen[name]
         sized = loader.get("drop_last") and loader["samples"] and loader["batch_size"]
@@ -291,8 +269,7 @@ def edges(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("stale", probes=("contract",))
-def stale(evidence: Evidence) -> Iterator[Finding]:
-    (seen,) = evidence["contract"].data
+def stale(seen: Seen) -> Iterator[Finding]:
     for each in seen.get("paths", ()):
         if each["missing"] and each["needed"]:
             cause = f"{each['missing']} of {each['paths']} files in {each['name']} are missing: "

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID, content_key, plain, samples
-from millrace.audit.checks.registry import Evidence, Finding, check
+from millrace.audit.checks.registry import Evidence, Finding, Ranks, Seen, check
 
 ENDINGS = {
     "raised": "Mend what it raises at the place named",
@@ -34,15 +34,14 @@ def refused_arguments(evidence: Evidence) -> Iterable[Finding]:
 
 
 @check("DP14", probes=("epochs", "set_epoch", "loop", "source"))
-def order_of_epochs(evidence: Evidence) -> Iterable[Finding]:
+def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> Iterable[Finding]:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
-    source, after = evidence["source"].data[0], evidence["set_epoch"].data
-    orders = [[_order(notes, source["stable"]) for notes in epochs] for epochs in plain(evidence)]
+    orders = [[_order(notes, source["stable"]) for notes in rank] for rank in plain(epochs)]
     one, other = (orders[0] * 2)[:2]
     say = partial(Finding, "DP14", evidence={"epoch 0": one[:EXAMPLES], "epoch 1": other[:EXAMPLES]})
     parts, flags, by = after[0]["parts"], after[0]["flags"], source["shuffled_by"]
     call = f"{('loader.' + parts[0]).removesuffix('.loader')}.set_epoch(epoch)" if parts else ""
-    calls = evidence["loop"].data[0]["calls"]
+    calls = loop[0]["calls"]
     ascends = bool(one) and isinstance(one[0], int) and one == sorted(one)
     if not one or len(orders[0]) < 2:
         yield say("not decidable", "no two orders to compare", needs=f"--epochs 2, and {NEED_ID}")
@@ -73,7 +72,7 @@ def order_of_epochs(evidence: Evidence) -> Iterable[Finding]:
         yield say("not applicable", f"no shuffle: {order} in both epochs (training: shuffle=True)")
 
 
-def _order(notes: list[dict[str, Any]], stable: list[str]) -> list[Any]:
+def _order(notes: list[Seen], stable: list[str]) -> list[Any]:
     """Indices in order, or else what identifies the samples."""
     if notes and all(note.get("indices") is not None for note in notes):
         return [index for note in notes for index in note["indices"]]
@@ -84,7 +83,7 @@ def _same(one: list[Any], other: list[Any]) -> bool:
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
-def _unheard(rank: dict[str, Any]) -> bool:
+def _unheard(rank: Seen) -> bool:
     """Whether the epoch decides what the main process reads, but not what persistent workers read."""
     if "main" not in rank:
         return False
@@ -92,24 +91,24 @@ def _unheard(rank: dict[str, Any]) -> bool:
     return own[0] == own[1] and main[0] == main[2] != main[1]
 
 
-def _content(notes: list[dict[str, Any]]) -> list[Any]:
+def _content(notes: list[Seen]) -> list[Any]:
     """What the batches of an epoch hold; where indices are drawn, in whatever order."""
     batches = [[note["indices"], [each[""] for each in samples(note)]] for note in notes]
     return sorted(batches, key=str) if notes and notes[0]["indices"] else batches
 
 
 @check("resume", probes=("resume", "source", "epochs"))
-def restored(evidence: Evidence) -> Iterable[Finding]:
+def restored(resume: Ranks, source: Seen, epochs: Ranks) -> Iterable[Finding]:
     """After a restart in mid-epoch come the samples that were left, in their order."""
-    stable, names = evidence["source"].data[0]["stable"], {}
-    for note in (note for epochs in plain(evidence) for notes in epochs for note in notes):
+    stable, names = source["stable"], {}
+    for note in (note for rank in plain(epochs) for notes in rank for note in notes):
         known = zip(samples(note), note.get("indices") or (), strict=False)
         names |= {content_key(sample, stable): str(index) for sample, index in known if stable}
 
-    def batches(notes: list[dict[str, Any]]) -> list[list[str]]:
+    def batches(notes: list[Seen]) -> list[list[str]]:
         return [[names.get(str(key), str(key)) for key in _order([note], stable)] for note in notes]
 
-    for rank, seen in enumerate(evidence["resume"].data):
+    for rank, seen in enumerate(resume):
         if not seen["how"]:
             cause = "nothing has a state, unless a dataset of which workers hold copies: StatefulDataLoader"
             yield Finding("resume", "not applicable", cause)
@@ -160,10 +159,10 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
 
 
 @check("end", probes=("epochs",))
-def endless(evidence: Evidence) -> Iterable[Finding]:
+def endless(epochs: Ranks) -> Iterable[Finding]:
     """Epochs that were read to their end, unless they have none."""
     cause, facts = "", {}
-    for part in (part for rank in evidence["epochs"].data for part in rank["plain"] if not part["ended"]):
+    for part in (part for rank in epochs for part in rank["plain"] if not part["ended"]):
         facts = {"batches": len(part["notes"]), "len(loader)": part["length"]}
         if part["length"] and facts["batches"] > 2 * part["length"]:
             cause = f"it does not end: {facts['batches']} batches, though len(loader) is {part['length']}"

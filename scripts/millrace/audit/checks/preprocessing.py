@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import takewhile
 
-from millrace.audit.checks.registry import Evidence, Finding, check
+from millrace.audit.checks.registry import Finding, Seen, check
 
 # Constants in the order red, green, blue: ImageNet's, CLIP's, CIFAR-10's, Caffe's.
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -14,20 +14,17 @@ CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711
 KNOWN = (*IMAGENET, *CLIP, [0.4914, 0.4822, 0.4465], [123.675, 116.28, 103.53])
 TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage", "ToTensorV2")
 NEEDS_TENSOR = ("Normalize", "RandomErasing", "ConvertImageDtype", "LinearTransformation")
-CLIPS = (
-    "ColorJitter AutoAugment RandAugment TrivialAugmentWide AugMix RandomPosterize RandomSolarize ToPILImage"
-)
-SCALE = (
-    "scale once: v2.ToImage(), v2.ToDtype(torch.float32, scale=True); floats: divide by their largest value"
-)
+CLIPS = "ColorJitter AutoAugment RandAugment TrivialAugmentWide RandomPosterize RandomSolarize ToPILImage"
+SCALE = "scale once: v2.ToImage(), v2.ToDtype(torch.float32, scale=True); floats: divide by their largest"
 WEIGHTS = "take the transforms that belong to the weights: weights.transforms()"
+WIDE = ("I", "F", "i", "f", "uint1", "uint3")  # PIL's modes and dtypes of more than eight bits
 TWICE = 1.001 / 255  # the largest value of what was scaled twice
 
 
 def steps(data: dict, *classes: str) -> list[tuple[str, dict]]:
     """Return (path, step) of the transforms of these classes that were called."""
-    rows = [(f"{c['path']}[{at}]", step) for c in data["chains"] for at, step in enumerate(c["steps"])]
-    return [(f"{path} {s['class']}", s) for path, s in rows if s["class"] in classes and "in" in s]
+    rows = [(chain["path"], *row) for chain in data["chains"] for row in enumerate(chain["steps"])]
+    return [(f"{p}[{at}] {s['class']}", s) for p, at, s in rows if s["class"] in classes and "in" in s]
 
 
 def constants(data: dict) -> list[tuple[str, dict]]:
@@ -69,16 +66,14 @@ def constants_order(data: dict) -> tuple[str, str]:
     return "", ""
 
 
-def image_order(evidence: Evidence) -> str:
+def image_order(orders: dict[str, list]) -> str:
     """Return the order of the channels that the probe images showed, such as "BGR", or ""."""
-    orders = evidence["colours"].data[0]["orders"].values()
-    return next((o[0] for o in orders if len(set(o)) == 1 and sorted(o[0]) == ["B", "G", "R"]), "")
+    return next((o[0] for o in orders.values() if len(set(o)) == 1 and sorted(o[0]) == ["B", "G", "R"]), "")
 
 
 @check("DP10", probes=("values", "colours"))
-def normalisation(evidence: Evidence) -> Iterator[Finding]:
-    data, order = evidence["values"].data[0], image_order(evidence)
-    where, needed = constants_order(data)
+def normalisation(data: Seen, colours: Seen) -> Iterator[Finding]:
+    (where, needed), order = constants_order(data), image_order(colours["orders"])
     if needed == "other" or (needed == "BGR" and order != "BGR"):
         cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
         yield Finding("DP10", "fail", cause, {}, f"give the constants in the order of the images; {WEIGHTS}")
@@ -98,9 +93,7 @@ def normalisation(evidence: Evidence) -> Iterator[Finding]:
 def expected(name: str, field: dict, expect: str) -> Finding:
     """Compare a field with --expect: its range before normalisation, or its mean and std."""
     if expect in ("0-1", "imagenet"):
-        mean, std = (
-            IMAGENET if expect == "imagenet" else ([0.0] * field["channels"], [1.0] * field["channels"])
-        )
+        mean, std = IMAGENET if expect == "imagenet" else ([each] * field["channels"] for each in (0.0, 1.0))
         edges = [x * s + m for k in ("min", "max") for x, s, m in zip(field[k], std, mean, strict=False)]
         right = min(edges) >= -0.05 and TWICE < max(edges) <= 1.05 and len(mean) == field["channels"]
         plain = min(field["min"]) >= 0 or apart([min(field["min"]), max(field["max"])], [-1, 1]) <= 1e-3
@@ -135,9 +128,8 @@ def fitted(data: dict) -> Iterator[Finding]:
 
 
 @check("DP11", probes=("values", "colours"))
-def colours(evidence: Evidence) -> Iterator[Finding]:
-    data, order = evidence["colours"].data[0], image_order(evidence)
-    where, needed = constants_order(evidence["values"].data[0])
+def colours(values: Seen, data: Seen) -> Iterator[Finding]:
+    (where, needed), order = constants_order(values), image_order(data["orders"])
     seen = {name: data[name] for name in ("orders", "places", "raised")}
     orders = {o for some in data["orders"].values() for o in some}
     if data["negative"]:
@@ -149,9 +141,7 @@ def colours(evidence: Evidence) -> Iterator[Finding]:
         cause = f"the channels are {order}" + f", and so are the constants: {where}" * (order != "RGB")
         yield Finding("DP11", "pass", cause, seen)
     elif order:
-        cause = (
-            f"the channels are {order}: red files of {data['places'][0]} show in channel {order.index('R')}"
-        )
+        cause = f"the channels are {order}: red in {data['places'][0]} is channel {order.index('R')}"
         fix = "after reading: cv2.cvtColor(img, cv2.COLOR_BGR2RGB), or read with PIL"
         yield Finding("DP11", "fail", cause, seen, fix)
     elif not data["images"] or orders == {"grey"}:
@@ -176,27 +166,28 @@ def misscaled(field: dict) -> str:
 
 
 @check("DP12", probes=("values",))
-def scaling(evidence: Evidence) -> Iterator[Finding]:
-    data, proof, judged = evidence["values"].data[0], [], False
+def scaling(data: Seen) -> Iterator[Finding]:
+    proof, judged, scaled = [], False, False
     for path, step in steps(data, *TO_TENSOR):
         gave, kind = step.get("out", {}), step["in"].get("dtype", "uint8")
-        if gave.get("max", 0) > 2 and kind.startswith(("I", "F", "i", "f", "uint1", "uint3")):
+        scaled |= 0.5 < gave.get("max", 0) <= 1
+        if kind.startswith(WIDE) and gave.get("min", -1) >= 0 and gave["max"] > 2:
             proof.append(f"{path} does not scale {kind}: it gives {gave['min']:.4g}..{gave['max']:.4g}")
     for path, step in steps(data, "Normalize"):
         taken, high = step["in"], step["in"].get("max", 0)
         full = step.get("max_pixel_value", [255 if max(step.get("mean") or [0]) > 2 else 1])[0]
         takes = taken["kind"] == "tensor" or "albumentations" in step["module"]
         if takes and taken.get("min", -1) >= 0 and (high > 2 * full or 0 < high <= TWICE * full):
-            judged, cause = (
-                True,
-                f"{path} takes {taken['min']:.4g}..{high:.4g}, its constants are for 0..{full:g}",
-            )
+            judged = True
+            cause = f"{path} takes {taken['min']:.4g}..{high:.4g}, its constants are for 0..{full:g}"
             yield Finding("DP12", "fail", cause, {"in": taken, "before": proof}, SCALE)
     for name, field in images(data) if data["expect"] != "none" and not judged else ():
         unscaled = proof and max(field["max"]) > 2 and field["dtype"] != "uint8"
         wrong = proof[0] if unscaled else misscaled(field)
-        if wrong == "?" and data["expect"] == "0-1":
-            wrong = "scaled twice" if max(field["max"]) <= TWICE else "unscaled"
+        if wrong == "?" and max(field["max"]) <= TWICE and (scaled or data["expect"] == "0-1"):
+            wrong = "scaled twice"
+        elif wrong == "?" and data["expect"] == "0-1":
+            wrong = "unscaled"
         verdict = {"": "pass", "?": "not decidable"}.get(wrong, "fail")
         needs = "--expect 0-1, or the range that the model needs" if wrong == "?" else ""
         cause = said(name, field) + f": {wrong}" * (verdict == "fail")
@@ -220,9 +211,9 @@ def fault(steps: list[dict], at: int) -> tuple[str, str] | None:
     several = name == "Normalize" and channels and 0 not in sizes and sizes != {channels} and not alike
     again = name == "Normalize" and taken and mean in before
     image, clipped = kind in ("PIL", "array"), name in CLIPS.split() and len(before) == 1
-    of, turned = f"a {taken.get('type')}", names[turn]
+    of, turned, early = f"a {taken.get('type')}", names[turn], image and plain and raised
     faults = (
-        (image and plain and name in NEEDS_TENSOR, f"takes {of}, no tensor", "put it after ToTensor()"),
+        (early and name in NEEDS_TENSOR, f"takes {of}, no tensor", "put it after ToTensor()"),
         (image and refused and turn > at, f"raises {raised} on {of}", f"put it after {turned}"),
         (kind == "tensor" and refused and turn < at, f"raises {raised} on {of}", f"put it before {turned}"),
         (clipped and taken.get("min", 0) < 0, "clips what Normalize moved out of 0..1", "put Normalize last"),
@@ -233,9 +224,8 @@ def fault(steps: list[dict], at: int) -> tuple[str, str] | None:
 
 
 @check("DP13", probes=("values",))
-def transform_order(evidence: Evidence) -> Iterator[Finding]:
-    chains = evidence["values"].data[0]["chains"]
-    for chain in chains:
+def transform_order(data: Seen) -> Iterator[Finding]:
+    for chain in data["chains"]:
         names = [step["class"] for step in chain["steps"]]
         faults = {at: wrong for at in range(len(names)) if (wrong := fault(chain["steps"], at))}
         for at, (cause, fix) in faults.items():
@@ -243,20 +233,18 @@ def transform_order(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("DP13", "fail", cause, {"order": names, "step": chain["steps"][at]}, fix)
         if not faults:
             yield Finding("DP13", "pass", f"{chain['path']}: {', '.join(names)}", {"order": names})
-    if not chains:
+    if not data["chains"]:
         yield Finding("DP13", "not applicable", "no chain of transforms is reached from the loader")
 
 
+ALONE = "count the prompt from the first token, not from padding: start = (attention_mask[row] == 0).sum()"
 # What can be wrong with the places that are trained on: cause and fix.
 LABELS = {
     "padding": ("padding is trained on", "labels[attention_mask == 0] = -100"),
     "audio": ("placeholders of audio or images are trained on", "labels[input_ids == audio_token_id] = -100"),
     "eos": ("the token that ends a text is masked", "mask by attention_mask == 0, not by pad_token_id"),
     "prompt": ("the prompt is trained on", "labels[row, start:start + prompt_length] = -100"),
-    "alone": (
-        "a sample is trained on other tokens in a batch than alone",
-        "count the prompt from the first token, not from padding: start = (attention_mask[row] == 0).sum()",
-    ),
+    "alone": ("a sample is trained on other tokens in a batch than alone", ALONE),
 }
 
 
@@ -270,8 +258,7 @@ def trained(row: dict) -> set[int] | None:
 
 
 @check("labels", probes=("labels",))
-def label_masks(evidence: Evidence) -> Iterator[Finding]:
-    data = evidence["labels"].data[0]
+def label_masks(data: Seen) -> Iterator[Finding]:
     rows, special = [row for batch in data["batches"] for row in batch], data["special"]
     end, pad = special.get("eos"), special.get("pad")
     if not rows:
@@ -297,11 +284,8 @@ def label_masks(evidence: Evidence) -> Iterator[Finding]:
         # An opening that all rows share is a prompt if masked places come between; else it may be a text.
         asked |= any(first < at < last and at not in on for at in inside)
         ended |= any(ids[at] == end for at in on)
-        places = {
-            "padding": set(range(len(ids))) - set(inside),
-            "audio": {at for at in inside if ids[at] in media},
-            "prompt": set(inside[1:opening]),
-        }
+        places = {"padding": set(range(len(ids))) - set(inside), "prompt": set(inside[1:opening])}
+        places["audio"] = {at for at in inside if ids[at] in media}
         counts["trained on"] += len(on)
         for name, some in places.items():
             counts[name] += len(some)
@@ -332,8 +316,7 @@ def label_masks(evidence: Evidence) -> Iterator[Finding]:
 
 
 @check("splits", probes=("splits",))
-def overlap(evidence: Evidence) -> Iterator[Finding]:
-    data = evidence["splits"].data[0]
+def overlap(data: Seen) -> Iterator[Finding]:
     if "shared" not in data:
         yield Finding("splits", "not applicable", "only one split was given", {}, "", "--val-loader")
         return
@@ -349,6 +332,6 @@ def overlap(evidence: Evidence) -> Iterator[Finding]:
     if not sure and data["shared"] and not shared and whole:
         yield Finding("splits", "pass", f"nothing is shared by {', '.join(data['shared'])}", {})
     elif not sure:
-        cause = f"{', '.join(shared)} are shared, contents are not" if shared else "not all was compared"
+        cause = f"only equal by {', '.join(shared)}" if shared else "not all was compared"
         needs = "unique ids, paths, or contents that stay the same; a longer --timeout"
         yield Finding("splits", "not decidable", cause, data, "", needs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from millrace.audit.checks.registry import Evidence, Finding, check
+from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal
 EXAMPLES = 8  # ids that a finding names
@@ -27,14 +27,13 @@ OWN = (
 
 
 @check("DP1", probes=("repeat", "epochs", "source", "look"))
-def repeated_randomness(evidence: Evidence) -> Iterable[Finding]:
+def repeated_randomness(repeat: Ranks, epochs: Ranks, source: Seen, look: Seen) -> Iterable[Finding]:
     """What varies when one index is read again must vary between workers, epochs and ranks."""
-    source, version = evidence["source"].data[0], evidence["look"].data[0]["torch"]
-    by_index = evidence["repeat"].data[0]["epochs"] is not None
-    ranks = [rank["epochs"] for rank in evidence["repeat"].data] if by_index else plain(evidence)
-    streams: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
-    for rank, epochs in enumerate(ranks):
-        for epoch, notes in enumerate(epochs):
+    by_index, version = repeat[0]["epochs"] is not None, look["torch"]
+    ranks = [rank["epochs"] for rank in repeat] if by_index else plain(epochs)
+    streams: dict[tuple, list[Seen]] = defaultdict(list)
+    for rank, parts in enumerate(ranks):
+        for epoch, notes in enumerate(parts):
             for note in sorted(notes, key=lambda each: each.get("order", 0)):
                 if note.get("samples") and "random" in note:
                     streams[rank, epoch, note["worker"]].append(note)
@@ -56,7 +55,7 @@ def repeated_randomness(evidence: Evidence) -> Iterable[Finding]:
             seeds = [notes[0].get("seed") for notes in (one, other)]
             facts = {**same, "rank, epoch, worker": pair, "worker seeds": seeds, "torch": version}
             fix = SEEDED[kind] if names and set(names) <= set(GLOBALS) else f"For {said}: {OWN}"
-            yield _if_together(Finding("DP1", "fail", cause, facts, fix), kind, evidence)
+            yield _if_together(Finding("DP1", "fail", cause, facts, fix), kind, look)
             break
     if not failed:
         varies = any(map(_varying, streams.values())) if by_index else "" not in source["stable"]
@@ -70,11 +69,11 @@ def _neighbours(places: Iterable[tuple], axis: int) -> list[tuple[tuple, tuple]]
     return [(a, b) for a, b in pairs if [n for n, each in enumerate(a) if each != b[n]] == [axis]]
 
 
-def plain(evidence: Evidence) -> list[list[list[dict[str, Any]]]]:
-    return [[part["notes"] for part in rank["plain"]] for rank in evidence["epochs"].data]
+def plain(epochs: Ranks) -> list[list[list[Seen]]]:
+    return [[part["notes"] for part in rank["plain"]] for rank in epochs]
 
 
-def _varying(notes: list[dict[str, Any]]) -> dict[str, list[tuple[Any, str]]]:
+def _varying(notes: list[Seen]) -> dict[str, list[tuple[Any, str]]]:
     """(Index, digest) of the fields that vary for an index; or else of batches, as collate_fn may draw."""
     pairs = [(i, s) for note in notes for i, s in zip(note["indices"] or (), note["samples"], strict=False)]
     names = sorted(pairs[0][1], reverse=True) if pairs else []
@@ -84,7 +83,7 @@ def _varying(notes: list[dict[str, Any]]) -> dict[str, list[tuple[Any, str]]]:
     return {name: pairs for name, pairs in varying.items() if name != "batch" or len(varying) == 1}
 
 
-def _used(notes: list[dict[str, Any]]) -> set[str]:
+def _used(notes: list[Seen]) -> set[str]:
     """Generators whose state went on while the batches were made."""
     states = [notes[0].get("start") or {}, *(note["random"] for note in notes)]
     return {name for name in states[-1] if len({each.get(name) for each in states}) > 1}
@@ -97,7 +96,7 @@ def _copied(one: list[dict], other: list[dict]) -> list[str]:
     return sorted(equal & _used(one) & _used(other)) if one[0]["pid"] != other[0]["pid"] else []
 
 
-def _same(one: list[dict], other: list[dict]) -> dict[str, Any] | None:
+def _same(one: list[dict], other: list[dict]) -> Seen | None:
     """Equal sequences, longer than chance explains or from generators that began with equal states."""
     copied, theirs = _copied(one, other), _varying(other)
     for name, mine in _varying(one).items():
@@ -118,9 +117,9 @@ def _same(one: list[dict], other: list[dict]) -> dict[str, Any] | None:
 
 
 @check("DP2", probes=("look", "epochs", "source"))
-def duplicates(evidence: Evidence) -> Iterable[Finding]:
+def duplicates(look: Seen, epochs: Ranks, source: Seen) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
-    source, ranks = evidence["source"].data[0], [rank["plain"][0] for rank in evidence["epochs"].data]
+    ranks = [rank["plain"][0] for rank in epochs]
     stable, notes = source["stable"], [note for epoch in ranks for note in epoch["notes"]]
     keys = [content_key(each, stable) for each in source["samples"]] if stable else []
     rows = {key: str(row) for row, key in enumerate(keys)} if len(set(keys)) == len(keys) else {}
@@ -128,8 +127,10 @@ def duplicates(evidence: Evidence) -> Iterable[Finding]:
     # Contents that all differ say more than indices, which may mean other samples on another rank.
     by_index = maps and not (rows and source["complete"]) and _one_meaning(notes, stable)
     # Ids by the loader's sample_ids, and objects that a sampler hands out (cuts), are known by themselves.
-    names = [each for note in notes for each in note["indices"] or ()]
+    names = [each for note in notes for each in note.get("indices") or ()]
     by_index |= bool(names) and maps and all(isinstance(each, str) for each in names)
+    # Where the dataset is asked for whole batches, no sample is seen by itself.
+    by_index |= maps and any(len(note["indices"]) != len(samples(note)) for note in notes)
     if not keys and not by_index:
         yield Finding("DP2", "not decidable", "no field of a sample is the same in two passes", needs=NEED_ID)
         return
@@ -148,11 +149,8 @@ def duplicates(evidence: Evidence) -> Iterable[Finding]:
         return
     complete = by_index or source["complete"]
     # What makes ranks even is no duplicate: samplers fill up to a batch on each rank.
-    most = (
-        len(ranks)
-        * (1 if maps else workers)
-        * max((len(note["indices"] if by_index else samples(note)) for note in notes), default=1)
-    )
+    sizes = (len(note["indices"] if by_index else samples(note)) for note in notes)
+    most = len(ranks) * (1 if maps else workers) * max(sizes, default=1)
     spare = -len(whole) % most if maps else most - 1
     extra = {"workers": Counter(), "ranks": sum((each & whole for each in sums), Counter()) - whole}
     for each, parts in zip(sums, own, strict=True):
@@ -176,7 +174,7 @@ def duplicates(evidence: Evidence) -> Iterable[Finding]:
         if maps and source["frameworks"]:
             needs = f"the loader as {' or '.join(source['frameworks'])} hands it to the loop"
             finding = replace(finding, verdict="not decidable", fix="", needs=needs)
-        yield _if_together(finding, kind, evidence)
+        yield _if_together(finding, kind, look)
     read = bool(notes) and source["all_drawn"] and all(epoch["ended"] for epoch in ranks)
     lost = whole - total if read else Counter()
     if failed:
@@ -193,22 +191,22 @@ def duplicates(evidence: Evidence) -> Iterable[Finding]:
         yield Finding("DP2", "pass", f"{len(ranks)} ranks and {workers} workers share out the samples", facts)
 
 
-def _if_together(finding: Finding, kind: str, evidence: Evidence) -> Finding:
+def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
     """Ranks that are alike are a bug only if they train together, which the user says by --ranks."""
-    if kind != "ranks" or finding.needs or evidence["look"].data[0]["together"]:
+    if kind != "ranks" or finding.needs or look["together"]:
         return finding
     needs = "--ranks 2 if several processes train with this loader, --ranks 1 if one does"
     return replace(finding, verdict="not decidable", fix="", needs=needs)
 
 
-def _one_meaning(notes: list[dict[str, Any]], stable: list[str]) -> bool:
+def _one_meaning(notes: list[Seen], stable: list[str]) -> bool:
     """Whether each index names one sample on all ranks; if contents cannot tell, whether it comes once."""
     rows = [(i, s) for note in notes for i, s in zip(note["indices"], samples(note), strict=False)]
     pairs = [(str(index), content_key(sample, stable)) for index, sample in rows]
     return len(set(pairs) if stable else pairs) == len({index for index, _ in pairs})
 
 
-def samples(note: dict[str, Any]) -> list[dict[str, str]]:
+def samples(note: Seen) -> list[dict[str, str]]:
     return note.get("samples") or [{"": note["batch"]}]
 
 
@@ -218,10 +216,9 @@ def content_key(sample: dict[str, str], stable: list[str]) -> str:
 
 
 @check("DP3", probes=("epochs", "loop"))
-def uneven_steps(evidence: Evidence) -> Iterable[Finding]:
+def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample once."""
-    ranks, facts = [rank["plain"] for rank in evidence["epochs"].data], {}
-    loop = evidence["loop"].data[0]
+    ranks, loop, facts = [rank["plain"] for rank in epochs], loops[0], {}
     if len(ranks) > 1 and (drawn := loop["evaluation"]):
         spare = drawn["drawn"] - drawn["samples"]
         cause = f"--val-loader: DistributedSampler repeats {spare} samples to even out {len(ranks)} ranks"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.registry import PROBES, Result
 
 # From the best to the worst: an entry's verdict is the worst of its findings.
 VERDICTS = ("not applicable", "pass", "not decidable", "fail")
@@ -27,22 +27,25 @@ class Finding:
 
 
 Evidence = Mapping[str, Result]
+Seen = dict[str, Any]  # by a probe
+Ranks = list[Seen]  # if it runs in all ranks
 
 
 @dataclass(frozen=True)
 class Check:
     entry: str
     probes: tuple[str, ...]
-    function: Callable[[Evidence], Iterable[Finding]]
+    function: Callable[..., Iterable[Finding]]
 
 
 CHECKS: list[Check] = []
 
 
 def check(entry: str, probes: tuple[str, ...] = ()) -> Callable:
-    """Register a check of an entry, which is called with the results of these probes if all ended well."""
+    """Register a check of an entry, which is called with what these probes saw if all ended well: a dict, or
+    one for each rank. A check without probes is called with all results."""
 
-    def register(function: Callable[[Evidence], Iterable[Finding]]) -> Callable:
+    def register(function: Callable[..., Iterable[Finding]]) -> Callable:
         CHECKS.append(Check(entry, probes, function))
         return function
 
@@ -63,7 +66,10 @@ def judge(evidence: Evidence, checks: list[Check]) -> list[Finding]:
     for each in checks:
         stopped = next((name for name in each.probes if evidence[name].status != "ok"), None)
         if stopped is None:
-            findings += each.function(evidence)
+            seen = [
+                evidence[name].data if PROBES[name].ranks else evidence[name].data[0] for name in each.probes
+            ]
+            findings += each.function(*seen) if each.probes else each.function(evidence)
         else:
             result = evidence[stopped]
             cause = f"the probe {stopped} {result.status}: {result.error.get('text', '')}".strip(": ")

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace.audit.probes.values import channel_axis, draw
+from millrace.audit.probes.values import batched, channel_axis, draw
 from millrace.audit.runner import trace
-from millrace.audit.runner.digest import members, walk_tensors
+from millrace.audit.runner.digest import members
 from millrace.audit.runner.tap import reseed
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
@@ -74,7 +74,7 @@ def write(like: str, colour: tuple[int, ...], file: Path) -> None:
 
 def images(batch: Any) -> dict[str, list[float]]:
     """Return the mean of the first three channels of every field that is a batch of colour images."""
-    axes = {name: (tensor, channel_axis(tensor.shape)) for name, tensor in walk_tensors(batch)}
+    axes = {name: (tensor, channel_axis(tensor.shape)) for name, tensor in batched(batch)}
     colour = {name: (t, axis) for name, (t, axis) in axes.items() if axis is not None and t.shape[axis] >= 3}
     return {
         name: t.double().movedim(axis, 0).flatten(1).mean(1).tolist()[:3]

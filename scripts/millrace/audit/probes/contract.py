@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import time
@@ -113,23 +112,15 @@ def items(data: Any, size: int, seed: int, until: float) -> dict[str, Any]:
 
     seen: dict[str, Any] = {"last": get(size - 1), "beyond": get(size)}
     if "digest" in seen["beyond"]:
-        places: dict[str, list[int]] = {}
-        for index in sorted({*range(min(size, ITEMS)), size - 1}):
-            if time.monotonic() < until:
-                places.setdefault(get(index).get("digest", ""), []).append(index)
-        same = places.get(seen["beyond"]["digest"], [])
+        # Two in a row that differ: contents that neighbours share prove nothing.
+        two = [get(size), get(size + 1)]
+        places = takewhile(lambda _: two[0] != two[1] and time.monotonic() < until, range(min(size, ITEMS)))
+        seen["equals"] = next((place for place in places if [get(place), get(place + 1)] == two), None)
         held = dict(members(data))
         lists = {name: len(each) for name, each in held.items() if type(each) is not str and length(each)}
-        # Contents that several samples share prove nothing, unless they come again after each turn of a list.
-        steps = {other - one for one, other in itertools.pairwise(same)}
-        again = len(same) == 1 or (len(steps) == 1 and steps <= set(lists.values()))
-        seen["equals"] = same[0] if again and len(places) > 1 else None
         # Those that say where the data set ends.
-        longer = {
-            name: many
-            for name, many in lists.items()
-            if many > size and "digest" in get(many - 1) and get(many).get("type") in LACKING
-        }
+        more = {name: many for name, many in lists.items() if many > size and "digest" in get(many - 1)}
+        longer = {name: many for name, many in more.items() if get(many).get("type") in LACKING}
         numbers = {name: each for name, each in held.items() if type(each) is int}
         seen |= {"lists": lists, "longer": longer, "numbers": numbers}
     return seen
@@ -190,49 +181,36 @@ def pin(batch: Any) -> dict[str, Any]:
     # Lengths may stay on the CPU, as PackedSequence's do: whole numbers, one a sample.
     missed = [path for path, each in left.items() if each.dim() > 1 or each.is_floating_point()]
     lost = [path for path in before if path not in pinned]
-    return {
-        "type": describe(batch)["type"],
-        "pinned": len(copies),
-        "none": after is None,
-        "missed": missed,
-        "lost": lost,
-    }
+    note = {"type": describe(batch)["type"], "pinned": len(copies), "none": after is None}
+    return {**note, "missed": missed, "lost": lost}
 
 
 def padded(samples: list[Any], batch: Any) -> dict[str, Any]:
-    """Tensors whose rows begin or end with samples of several lengths: shape, lengths, and what says them."""
+    """Tensors that samples of several lengths were put into: shape, lengths, and what says them."""
     said: dict[str, Any] = {}
     parts = [dict(walk_tensors(each)) for each in samples]
-    tensors = {
-        path: each for path, each in walk_tensors(batch) if each.layout is torch.strided and each.dim()
-    }
+    tensors = {path: t for path, t in walk_tensors(batch) if t.layout is torch.strided and t.dim()}
+    tensors = {path: tensor for path, tensor in tensors.items() if len(tensor) == len(samples)}
     for path, tensor in tensors.items():
         for field in parts[0]:
             rows = [part.get(field) for part in parts]
-            if len(tensor) != len(rows) or any(row is None or row.dim() != tensor.dim() - 1 for row in rows):
+            if any(row is None or row.dim() != tensor.dim() - 1 for row in rows):
                 continue
-            extents = torch.tensor([row.shape for row in rows])
+            extents, room = torch.tensor([row.shape for row in rows]), torch.tensor(tensor.shape[1:])
             varying = (extents != extents[0]).any(0).nonzero().flatten().tolist()
-            if varying and all(map(_holds, tensor, rows)):
-                lengths, longest = extents[:, varying[0]], tensor.shape[varying[0] + 1]
-                ways = [each.double() for each in (lengths, lengths.cumsum(0), longest - lengths)]
-                by = [name for name, each in tensors.items() if name != path and _says(ways, longest, each)]
+            if varying and (extents <= room).all() and rows[0].dtype == tensor.dtype:
+                lengths, longest = extents[:, varying[0]].double(), int(room[varying[0]])
+                others = {name: _count(each, longest) for name, each in tensors.items() if name != path}
+                by = [n for n, c in others.items() if c.equal(lengths) or c.equal(longest - lengths)]
                 said[path] = {"lengths": lengths.tolist()[:8], "shape": list(tensor.shape), "by": by[:1]}
     return said
 
 
-def _holds(row: torch.Tensor, sample: torch.Tensor) -> bool:
-    ends = list(zip(sample.shape, row.shape, strict=True))
-    sides = [tuple(slice(n) for n, _ in ends), tuple(slice(max(m - n, 0), m) for n, m in ends)]
-    return any(torch.equal(row[side].to(sample.dtype), sample) for side in sides)
-
-
-def _says(ways: list[torch.Tensor], longest: int, value: torch.Tensor) -> bool:
-    """Whether a tensor is the lengths, their sums or a mask."""
-    if value.dim() > 1 and len(value) == len(ways[0]):
+def _count(value: torch.Tensor, longest: int) -> torch.Tensor:
+    """Lengths as they are, or those that a mask leaves."""
+    if value.dim() > 1:
         value = (value != 0).flatten(1).sum(1) * longest / value[0].numel()
-    value = value.double()[-len(ways[0]) :]
-    return any(value.shape == way.shape and torch.equal(value, way) for way in ways)
+    return value.double()
 
 
 def shared_bytes(batch: Any) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.look import length
@@ -29,8 +29,8 @@ SAMPLES, BATCH, FEW = 48, 16, 3  # repeated of each worker in each epoch; at mos
 MOST, MOST_ROWS = 20_000, 1000  # samples of a stream, rows of a dataset with indices: what it holds
 SKIPS = "skip_first_batches"  # accelerate's function for loaders without a state
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
-PLACES = ("sampler", "batch_sampler", "batch_sampler.sampler", "batch_sampler.batch_sampler.sampler")
-PLACES += ("dataset",)
+PLACES = ("sampler", "sampler.sampler", "batch_sampler", "batch_sampler.sampler", "dataset")
+PLACES += ("batch_sampler.batch_sampler.sampler",)
 
 
 def epochs(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """
     tap = Tap(target.loader(), rank, workers=0, max_batches=options.max_batches)
     core, half, complete, drawn = tap.original, rank.left() / 2, True, set()
-    rows = None if core is None or isinstance(core.dataset, IterableDataset) else length(core.dataset)
+    rows = _rows(core)
     calls = _shuffles()
     if rows is not None:
         sampler = core.sampler if core.batch_sampler is None else core.batch_sampler
@@ -158,6 +158,14 @@ def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         "shuffled_by": [name for name, count in orders.items() if rows is not None or count < len(first)],
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
     }
+
+
+def _rows(core: DataLoader | None) -> int | None:
+    """How long a dataset is that is asked for one sample at a time."""
+    if core is None or isinstance(core.dataset, IterableDataset):
+        return None
+    whole_batches = core.batch_sampler is None and isinstance(next(iter(core.sampler), 0), (list, tuple))
+    return None if whole_batches else length(core.dataset)
 
 
 def _samples(tap: Tap, rows: int | None) -> Iterator[dict[str, str]]:
@@ -255,9 +263,7 @@ def parts(tap: Tap, method: str = "") -> dict[str, Any]:
         part = reduce(lambda owner, name: getattr(owner, name, None), place.split("."), tap.original)
         if part is not None and all(part is not each for each in listed.values()):
             listed[place] = part
-    return {
-        name: part for name, part in listed.items() if not method or callable(getattr(part, method, None))
-    }
+    return {name: part for name, part in listed.items() if not method or callable(getattr(part, method, 0))}
 
 
 def tell_epoch(tap: Tap, number: int) -> None:

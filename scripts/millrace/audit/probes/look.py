@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Any
 
@@ -14,7 +15,11 @@ from millrace.audit.runner.target import Options, Rank, Target, locate
 
 
 def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """Read a batch without workers; what it raises is for other probes to find out."""
+    """Read a batch without workers; what it raises is for other probes to find out.
+
+    `imported`: modules of installed libraries, and variables that were set for them.
+    """
+    before = dict(os.environ)
     for name in filter(None, (options.val_loader, options.model, options.loop)):
         locate(name)  # a name that is misspelt is an error, no missing verdict
     tap = Tap(target.loader(), rank, workers=0, max_batches=1)
@@ -22,11 +27,17 @@ def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         tap.run()
     core = tap.original
     methods = getattr(core, "multiprocessing_context", None) or torch.multiprocessing
+    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    places = {name: str(getattr(module, "__file__", "")) for name, module in list(sys.modules.items())}
+    # The loader's own package is none: what it does when it is imported belongs to each process.
+    own = {name.split(":")[0].split(".")[0] for name in (options.loader, options.val_loader, options.model)}
+    libraries = [name for name in places if "-packages" in places[name] and name.split(".")[0] not in own]
     return {
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "start_method": methods.get_start_method(),
         "together": options.together,
+        "imported": {"libraries": libraries, "environment": changed},
         "iterable": core is not None and isinstance(core.dataset, IterableDataset),
     }
 

@@ -34,7 +34,9 @@ def marks(sample: Any) -> dict[str, str]:
     """Return what identifies a sample: its ids, and digests of its contents."""
     parts = {"": sample, **dict(members(sample))}
     ids = {name: parts.pop(name) for name in IDS.split() if name in parts}
-    ids = {name: value for name, value in ids.items() if isinstance(value, str) and not value.isdigit()}
+    # Numbers that differ tell samples apart; equal ones may be counted from 0 in each split.
+    ids = {f"number {name}" if str(value).isdigit() else name: value for name, value in ids.items()}
+    ids = {name: str(value) for name, value in ids.items() if isinstance(value, (str, int))}
     return ids | {f"content {name}".strip(): digest(value) for name, value in parts.items() if rich(value)}
 
 
@@ -48,7 +50,8 @@ def base(data: Any, index: Any) -> tuple[Any, Any]:
 def source(data: Any) -> str:
     """Digest what a data set holds: two that are alike have the same sample at an index; "" if unknown."""
     below = base(data, 0)[0]
-    scope = {name: value for name, value in vars(below).items() if "transform" not in name}
+    scope = getattr(below, "__dict__", {"": below})  # a list may be a data set
+    scope = {name: value for name, value in scope.items() if "transform" not in name}
     with contextlib.suppress(Exception):
         held = pickle.dumps([type(below), scope])
         return hashlib.blake2b(held).hexdigest()[:16] if below is not data or len(held) > 4096 else ""
@@ -65,7 +68,8 @@ def read(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
         drawn = batches if loader.batch_sampler is None else dict.fromkeys(chain.from_iterable(batches))
         rows = ((index, data[index]) for index in drawn)
         held, below = source(data), base(data, 0)[0]
-        lists = [v for v in vars(below).values() if isinstance(v, (list, tuple)) or getattr(v, "shape", ())]
+        lists = list(getattr(below, "__dict__", {}).values())
+        lists = [each for each in lists if isinstance(each, (list, tuple)) or getattr(each, "shape", ())]
         lists = [each for each in lists if len(each) == len(below)]
     for index, sample in rows:
         here, place = marks(sample), index if batches is None else base(data, index)[1]

@@ -130,6 +130,15 @@ def channel_axis(shape: torch.Size) -> int | None:
     return axes[0] if len(shape) in (4, 5) and axes else None
 
 
+def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a batch by path; an image of a list is a batch of one, under the list's name."""
+    rows = isinstance(batch, (list, tuple)) and all(isinstance(row, Mapping) for row in batch)
+    for path, tensor in walk_tensors(batch):
+        name, _, place = path.partition(".")[::-1] if rows else path.rpartition(".")
+        single = tensor.dim() == 3 and name and place.isdigit()
+        yield (name, tensor[None]) if single else (path, tensor)
+
+
 def measured(tensor: torch.Tensor) -> dict[str, Any]:
     """Return the figures of a float field, or of images of integers; nothing for others."""
     axis = channel_axis(tensor.shape)
@@ -143,12 +152,8 @@ def measured(tensor: torch.Tensor) -> dict[str, Any]:
     small = few[(few > 0) & (few < 1 / 255)] * 65025
     row = {"image": axis is not None, "dtype": str(tensor.dtype).split(".")[-1], "shape": list(tensor.shape)}
     row |= {"channels": len(values), "count": values.shape[1]}
-    row |= {
-        "mean": values.sum(1),
-        "std": values.square().sum(1),
-        "min": values.amin(1),
-        "max": values.amax(1),
-    }
+    row |= {"mean": values.sum(1), "std": values.square().sum(1)}  # sums, until all batches are merged
+    row |= {"min": values.amin(1), "max": values.amax(1)}
     row |= {"whole": bool((few == few.round()).all()), "distinct": few.unique().numel()}
     grid = bool(((small - small.round()).abs() < 0.01).all())
     return row | {"grid": grid, "small": small.round().unique().numel()}
@@ -171,12 +176,8 @@ def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> dict[st
     complete = False
     with contextlib.suppress(Exception):  # other probes say what a loader raises
         for _, batch in draw(loader, rank, limit):
-            for path, tensor in walk_tensors(batch):
-                name, _, place = path.rpartition(".")
-                if not (name and place.isdigit() and tensor.dim() == 3):  # an image of a list
-                    name, row = path, measured(tensor)
-                else:
-                    row = measured(tensor[None])
+            for name, tensor in batched(batch):
+                row = measured(tensor)
                 if row and row["channels"] == rows.get(name, [row])[0]["channels"]:
                     rows.setdefault(name, []).append(row)
             if rank.left() < until:

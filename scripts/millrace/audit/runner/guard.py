@@ -1,13 +1,15 @@
 """Runs probes in processes of their own: in time, within memory, and without leaving anything behind.
 
 The audit's own process starts a guard and writes to it what is to be audited, a line of JSON each; the guard
-answers with a line of results. The guard has loaded torch, and forks one process a rank for each probe.
+answers with a line of results. The guard has loaded torch, and forks a process for each audit, which loads
+the libraries of the loader; from it one process a rank is forked for each probe.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -78,15 +80,23 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import torch.utils.data  # noqa: F401 - once, for all processes that are forked
+    import torch.utils.data  # once, for all processes that are forked
 
+    torch.set_num_threads(1)
     scratch = Path(os.environ["MILLRACE_AUDIT"])
     try:
         for line in sys.stdin:
+            if pid := os.fork():
+                if os.waitpid(pid, 0)[1]:
+                    break
+                continue
+            linux.adopt_orphans()
+            linux.die_with_parent(signal.SIGTERM)
             request = json.loads(line)
             results = _audit(Options(**request["options"]), request["probes"], scratch)
             answers.write(json.dumps({name: asdict(result) for name, result in results.items()}) + "\n")
             answers.flush()
+            os._exit(0)
     finally:
         _clear(linux.descendants(), set(), set())
         shutil.rmtree(scratch, ignore_errors=True)
@@ -104,7 +114,21 @@ def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Resul
         else:
             seconds = min(left, PROBES[name].share * options.timeout)
             results[name] = _Run(PROBES[name], options, scratch, seconds).result()
+        if name == "look" and results[name].status == "ok":
+            _import(**results[name].data[0]["imported"])
     return results
+
+
+def _import(libraries: list[str], environment: dict[str, str]) -> None:
+    """Load the libraries that each probe would import anew, which may take seconds in every process."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    with open(os.devnull, "w") as no, contextlib.redirect_stdout(no), contextlib.redirect_stderr(no):
+        for name in libraries:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    os.environ.clear()
+    os.environ.update(before)
 
 
 class _Run:
@@ -236,7 +260,6 @@ def _unseed() -> None:
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    torch.set_num_threads(1)
 
 
 def _clear(below: list[int], seen: set[int], files: set[str]) -> None:

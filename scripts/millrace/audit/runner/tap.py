@@ -99,7 +99,8 @@ class Tap:
 
     def _wrapped(self, loader: Any) -> Any:
         if isinstance(loader, DataLoader) and not hasattr(loader, "base_dataloader"):
-            return self._listening(loader)
+            # One that keeps its iterator for all epochs (Ultralytics') cannot be listened to.
+            return loader if "iterator" in vars(loader) else self._listening(loader)
         # Loaders around a DataLoader: accelerate's, webdataset's WebLoader, our own.
         for name, value in list(getattr(loader, "__dict__", {}).items()):
             parts = value if isinstance(value, list) else [value]
