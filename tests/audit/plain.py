@@ -163,6 +163,7 @@ def crashing(workers: int = 0) -> DataLoader:
 
 def stopped() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)  # continued, it is still here when another thread writes the stacks
 
 
 def by_split() -> dict[str, DataLoader]:
