@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import signal
 from pathlib import Path
@@ -17,6 +18,21 @@ TRAINING_ENVIRONMENT = {
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "NCCL_LAUNCH_MODE": "PARALLEL",
 }
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Get a signal when the parent process ends, 0 for none; does nothing where the kernel is not Linux."""
+    _prctl(1, int(signal_number))  # PR_SET_PDEATHSIG
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose own parent ends; does nothing outside of Linux."""
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def started(pid: int) -> int | None:

@@ -6,7 +6,6 @@ A request (see `steps.answer`) and its answer are JSON on stdin and stdout; libr
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from typing import Any
 
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import says_out_of_memory
-from millrace.common.processes import TRAINING_ENVIRONMENT
+from millrace.common.processes import TRAINING_ENVIRONMENT, die_with_parent
 
 ROOT = Path(__file__).resolve().parents[3]
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -58,9 +57,8 @@ def environment() -> dict[str, str]:
 
 def main() -> None:
     """Answer the request on stdin; {"error": ...} and code 1 for what the user can mend."""
-    with contextlib.suppress(OSError, AttributeError):
-        # An orphan would hold memory of the device that the next calibration measures.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    # An orphan would hold memory of the device that the next calibration measures.
+    die_with_parent(signal.SIGKILL)
     answer_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print
     from millrace.asr.calibration import steps  # loads torch

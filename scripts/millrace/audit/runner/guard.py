@@ -29,6 +29,7 @@ from typing import Any
 from millrace.audit.runner import linux, trace
 from millrace.audit.runner.registry import PROBES, Probe, Result
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.common import processes
 from millrace.common.machine.memory import kernel_bytes
 
 POLL = 0.02
@@ -74,8 +75,8 @@ class Guard:
 
 def main() -> None:
     """The guard itself."""
-    linux.adopt_orphans()
-    linux.die_with_parent(signal.SIGTERM)
+    processes.adopt_orphans()
+    processes.die_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
@@ -90,8 +91,8 @@ def main() -> None:
                 if os.waitpid(pid, 0)[1]:
                     break
                 continue
-            linux.adopt_orphans()
-            linux.die_with_parent(signal.SIGTERM)
+            processes.adopt_orphans()
+            processes.die_with_parent(signal.SIGTERM)
             request = json.loads(line)
             results = _audit(Options(**request["options"]), request["probes"], scratch)
             answers.write(json.dumps({name: asdict(result) for name, result in results.items()}) + "\n")
@@ -183,7 +184,7 @@ class _Run:
             os._exit(1)
 
     def _child(self, rank: int, port: int) -> None:
-        linux.die_with_parent(signal.SIGKILL)
+        processes.die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         log = os.open(self.folder / f"{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -1,29 +1,13 @@
-"""Processes as Linux shows and ends them; elsewhere these functions do nothing."""
+"""What Linux shows of processes, their memory and their files; elsewhere these functions find nothing."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 from pathlib import Path
 
 from millrace.common import processes
-
-
-def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def die_with_parent(signal: int) -> None:
-    """Get `signal` when the parent process ends."""
-    _prctl(1, int(signal))
-
-
-def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent ends."""
-    _prctl(36, 1)
 
 
 def descendants(pid: int = 0) -> list[int]:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from millrace.audit.runner import linux
 from millrace.audit.runner.digest import digest, fields, members, walk_tensors
 from millrace.audit.runner.target import Rank
 from millrace.audit.runner.walk import walk
+from millrace.common import processes
 
 RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what it saw
 MOST_WORKERS = 2  # show what more would show
@@ -211,7 +211,7 @@ class Functions:
         return Noted(note, batch)
 
     def worker_init_fn(self, worker: int) -> None:
-        linux.die_with_parent(signal.SIGKILL)
+        processes.die_with_parent(signal.SIGKILL)
         parent = multiprocessing.parent_process()
         threading.Thread(target=_die_with, args=[parent], daemon=True).start()
         if self.init is not None:

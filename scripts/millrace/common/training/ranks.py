@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
+from millrace.common.processes import die_with_parent
 
 # sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
 # batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For torchrun see launch.py.
@@ -80,8 +80,7 @@ class Ranks:
 def end_with_launcher(signal_number: int) -> None:
     """Have this rank get a signal when torchrun dies, 0 for none; does nothing outside of torchrun."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        with contextlib.suppress(OSError, AttributeError):  # Linux only
-            ctypes.CDLL(None).prctl(1, int(signal_number))  # PR_SET_PDEATHSIG
+        die_with_parent(signal_number)
 
 
 def adopt_slurm_tasks() -> None:
