@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import orjson
+import psutil
 import pytest
 import torch
 
@@ -21,7 +25,7 @@ from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.processes import TRAINING_ENVIRONMENT as ENVIRONMENT
 from millrace.common.training import launch, seeding
-from millrace.common.training.ranks import Exchange, Ranks, StopSignals
+from millrace.common.training.ranks import Exchange, Ranks, StopSignals, packed, unpacked
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 
@@ -155,6 +159,65 @@ def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
     assert "the launcher is dead" in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
     (saved,) = saved_steps(tmp_path / "run")
     assert 3 <= saved < 1000
+
+
+def test_nobody_outside_of_the_machine_can_talk_to_its_ranks(tmp_path):
+    """What the ranks listen to is on loopback, and no value that they meet by could be unpickled."""
+    task = {"fault": "orphan", "at_step": 10**6}
+    runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6}, "task": task}]
+    (tmp_path / "runs.json").write_bytes(orjson.dumps(runs))
+    command = [sys.executable, "-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "tests.common.training.tiny_task", str(tmp_path / "runs.json")]
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
+    launcher = psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + LIMIT_SECONDS
+        while not list(tmp_path.glob("run/sample_ids.1.jsonl")) and time.monotonic() < until:
+            time.sleep(0.2)
+        ranks = launcher.children()
+        opened = [each for process in (launcher, *ranks) for each in process.net_connections("inet")]
+        values = _values_of_store(int(ranks[0].environ()["MASTER_PORT"]))
+    finally:
+        launcher.terminate()
+        launcher.wait()
+    listening = [each.laddr for each in opened if each.status == psutil.CONN_LISTEN]
+    assert len(ranks) == 2 and listening
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert values and [key for key, value in values.items() if value.startswith(b"\x80")] == []
+
+
+def _values_of_store(port: int) -> dict[str, bytes]:
+    """What the ranks have told each other in the store in which they met."""
+    store = torch.distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=20))
+    return {key: store.get(key) for key in store.list_keys()}
+
+
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
+def test_meeting_by_pickles_is_refused(backend, caplog):
+    flags = [f"--rdzv-backend={backend}", "--rdzv-endpoint=localhost:0", "-m", "this"]
+    assert launch.main(flags) == 1
+    assert f"--rdzv-backend {backend} runs code that others on the network may send" in caplog.text
+    assert "--master-addr and --master-port" in caplog.text
+
+
+def test_what_ranks_exchange_cannot_run_code(tmp_path):
+    """A value that is not plain is refused where it would be read, and not unpickled."""
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        unpacked(packed(Evil(tmp_path / "ran")))
+    assert not (tmp_path / "ran").exists()
+    plain = {"a": (1.5, None, "ä"), 3: [True, b"x"], "weights": torch.arange(3)}
+    again = unpacked(packed(plain))
+    assert torch.equal(again.pop("weights"), plain.pop("weights")) and again == plain
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
 
 
 def test_a_rank_that_starts_ends_with_its_launcher():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -235,9 +236,12 @@ class AsrTask(Task):
                 for row, sample, seconds, language, *pair in zip(*columns, strict=True):
                     edits = count_errors(pair[:1], pair[1:])
                     written.append(Transcribed(row, sample, language, seconds, *pair, edits))
-        parts = exchange.gathered((sums.tolist(), written))
+        # Plain values, as the ranks exchange no objects.
+        rows = [(*sample[:-1], astuple(sample.errors)) for sample in written]
+        parts = exchange.gathered((sums.tolist(), rows))
         loss, units, samples = np.sum([part for part, _ in parts], axis=0).tolist()
-        self.transcribed[split] = [sample for _, part in parts for sample in part]
+        rows = [row for _, part in parts for row in part]
+        self.transcribed[split] = [Transcribed(*row[:-1], ErrorCounts(*row[-1])) for row in rows]
         errors = sum((sample.errors for sample in self.transcribed[split]), ErrorCounts())
         figures = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer} if units else {}
         figures |= {"samples": int(samples)}

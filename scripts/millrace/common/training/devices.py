@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import os
 import re
 import signal
 import warnings
@@ -16,7 +17,7 @@ import torch
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
-from millrace.common.training.ranks import Ranks, end_with_launcher
+from millrace.common.training.ranks import LOOPBACK, Ranks, end_with_launcher, listen, stay_on_loopback
 from millrace.common.training.settings import LoopSettings
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
         raise MillraceError(problem, remedy="Start one rank per GPU, or set device to cpu")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     several, strategy = ranks.world_size > 1, "auto"
+    if several and ranks.world_size == ranks.local_world_size:
+        _join_on_loopback(ranks, device, settings.timeout_seconds)
     if several or ddp:
         timeout = datetime.timedelta(seconds=settings.timeout_seconds)
         unused = bool(settings.find_unused_parameters)
@@ -89,6 +92,32 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save.
     end_with_launcher(0)
     return fabric
+
+
+def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None:
+    """Connect the ranks of one machine so that the network cannot reach them.
+
+    Under torchrun they meet in its launcher's store. Without it (`srun --ntasks 2`) rank 0 opens one, as
+    torch's own would listen on all interfaces.
+    """
+    stay_on_loopback()
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    is_opened = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if is_opened or address not in (LOOPBACK, "localhost") or torch.distributed.is_initialized():
+        return
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    listener = listen(address, int(port)) if ranks.is_main else None
+    place = (LOOPBACK, int(port), ranks.world_size, ranks.is_main, timeout)
+    store = torch.distributed.TCPStore(*place, master_listen_fd=listener.detach() if listener else None)
+    if device == "cuda":
+        torch.cuda.set_device(ranks.local_rank)
+    torch.distributed.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        store=store,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        timeout=timeout,
+    )
 
 
 def autocast(device_type: str, precision: str) -> contextlib.AbstractContextManager:

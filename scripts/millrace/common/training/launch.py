@@ -22,19 +22,28 @@ import subprocess
 import sys
 import uuid
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.common import processes
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
+from millrace.common.training.ranks import (
+    LOOPBACK,
+    REQUEUE_EXIT_CODE,
+    STOP_SIGNALS,
+    Requeue,
+    job_port,
+    listen,
+)
 
 # One launcher a node, with all CPUs of the job there. If one ends badly, srun ends the others, which might
 # not notice for long.
 SRUN = "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --input=none"
+_TORCHRUN_PORT = 29500  # the default of --master-port
+_MEETING_SECONDS = 600
 _NODE = re.compile(r"node (\S+) \(.*?\): (ranks .*) of \d+$")
 _LOST = re.compile(
     r"srun: error: (?:Node failure on (\S+)|(\S+): tasks? \S+: (?:Killed|Aborted|Segmentation))"
@@ -86,12 +95,14 @@ def launch_ranks(arguments: list[str]) -> int:
     """Start the ranks of this node with torchrun, and wait for them."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.registry import handler_registry
     from torch.distributed.launcher.api import elastic_launch
 
     # Its lines about a rank that failed; the last one here says the same.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     args = run.parse_args(arguments)
-    node = _meet(args)
+    meeting = _meeting(args)
+    node = meeting.node
     # Left to the handlers below: torchrun's would end the ranks after `shutdown_timeout`.
     args.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
     signals: list[int] = []
@@ -108,6 +119,8 @@ def launch_ranks(arguments: list[str]) -> int:
     before = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
         config, command, rest = run.config_from_args(args)
+        config.rdzv_backend = backend = f"millrace-{uuid.uuid4()}"
+        handler_registry.register(backend, _rendezvous(backend, meeting, args.node_rank))
         if args.log_dir:
             config.logs_specs = _log_per_rank(args.log_dir)
             config.role, config.log_line_prefix_template = "", "${role_name}"  # lines without a prefix
@@ -136,31 +149,78 @@ def launch_ranks(arguments: list[str]) -> int:
     return 0
 
 
-def _meet(args: Namespace) -> str:
-    """Set where torchrun's launchers meet, unless `args` say it; this node's name if there are several."""
-    if args.rdzv_endpoint or args.master_port:
-        return ""
+class _Meeting(NamedTuple):
+    """Where the launchers of a run meet: on the first node, which listens there."""
+
+    address: str = LOOPBACK
+    port: int = 0  # 0: any free one
+    node: str = ""  # this node's name in messages, if srun has started a launcher on each
+
+
+def _meeting(args: Namespace) -> _Meeting:
+    """Say where torchrun's launchers meet, and set how many there are.
+
+    Raises MillraceError for a way of meeting that unpickles what comes over the network, as torchrun's c10d
+    and etcd do.
+    """
+    if args.rdzv_backend != "static":
+        remedy = "Give --master-addr and --master-port on every node, or start the launchers with srun"
+        problem = f"--rdzv-backend {args.rdzv_backend} runs code that others on the network may send"
+        raise MillraceError(problem, remedy=remedy)
+    if args.rdzv_endpoint:
+        address, _, port = args.rdzv_endpoint.rpartition(":")
+        return _Meeting(address, int(port))
+    if args.master_port:
+        return _Meeting(args.master_addr, args.master_port)
+
     nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", 1))
     if args.standalone or (nodes == 1 and args.nnodes in ("1", "1:1")):
-        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
-        return ""
+        return _Meeting()
     if nodes == 1:
-        args.master_port = 29500  # torchrun's, at the --master-addr that the user gives
-        return ""
+        return _Meeting(args.master_addr, _TORCHRUN_PORT)
+    return _meeting_in_slurm(args, nodes)
+
+
+def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
+    """The first of the nodes on which srun has started a launcher each."""
     if int(os.environ["SLURM_STEP_NUM_TASKS"]) != nodes:
         remedy = "Start them with srun --ntasks-per-node 1; --nproc-per-node says how many ranks each starts"
         raise MillraceError("srun has started several launchers on a node", remedy=remedy)
     listing = ["scontrol", "--oneliner", "show", "node", os.environ["SLURM_STEP_NODELIST"]]
     text = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
     index, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
-    args.rdzv_backend, args.nnodes, args.node_rank = "static", str(nodes), index
-    args.master_addr = re.search(r"NodeAddr=(\S+)", text)[1]
-    # Below the ports that the system gives away; another job's is another.
-    args.master_port = 12000 + (job * 8 + step % 8) % 16000
+    args.nnodes, args.node_rank = str(nodes), index
+
     first, count = index * int(args.nproc_per_node), int(args.nproc_per_node)
     node, last = os.environ["SLURMD_NODENAME"], first + count - 1
     log.info("node %s (%s): ranks %d-%d of %d", node, socket.gethostname(), first, last, nodes * count)
-    return node
+    return _Meeting(re.search(r"NodeAddr=(\S+)", text)[1], job_port(job, step), node)
+
+
+def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[Any], Any]:
+    """torchrun's static rendezvous, but its store listens at the meeting's address alone.
+
+    torch's own store listens on all interfaces, without a password.
+    """
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+    listener = listen(meeting.address, meeting.port) if node_rank == 0 else None
+    port = listener.getsockname()[1] if listener else meeting.port
+
+    class Rendezvous(StaticTCPRendezvous):
+        def get_backend(self) -> str:
+            return backend
+
+        def next_rendezvous(self) -> Any:
+            if listener and self._store is None:
+                place = (self.master_addr, self.master_port, self.world_size, True, self.timeout)
+                self._store = TCPStore(*place, multi_tenant=True, master_listen_fd=listener.detach())
+            return super().next_rendezvous()
+
+    return lambda params: Rendezvous(
+        meeting.address, port, node_rank, params.max_nodes, params.run_id, _MEETING_SECONDS
+    )
 
 
 def _log_per_rank(folder: str) -> Any:

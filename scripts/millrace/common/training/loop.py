@@ -293,8 +293,10 @@ class _Loop:
                 lines = known(self.folder / run_log.METRICS)
             except MillraceError as error:
                 problem = (error.problem, error.where, error.remedy)
-        shared = self.exchange.from_main((checkpoint, problem, lines))
-        checkpoint, problem, (self.loss, self.evaluations) = shared
+        # Plain values, as the ranks exchange no objects.
+        newest = checkpoint and (str(checkpoint.folder), checkpoint.step, checkpoint.header)
+        newest, problem, (self.loss, self.evaluations) = self.exchange.from_main((newest, problem, lines))
+        checkpoint = newest and WholeCheckpoint(Path(newest[0]), *newest[1:])
         if problem:
             raise MillraceError(*problem)
         seeding.seed_all(self.settings.seed, "rank", self.ranks.rank)

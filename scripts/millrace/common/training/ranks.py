@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.processes import die_with_parent
+
+if TYPE_CHECKING:
+    import torch
 
 # sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
 # batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For torchrun see launch.py.
@@ -41,6 +46,40 @@ def requeue_slurm_job() -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         why = (getattr(error, "stderr", None) or str(error)).strip()
         log.warning("saved, but Slurm does not requeue job %s (%s): start the same command again", job, why)
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def job_port(job: int, step: int) -> int:
+    """The port at which the ranks of a Slurm step meet; another job's is another."""
+    return 12000 + (job * 8 + step % 8) % 16000  # below the ports that the system gives away
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Listen at this address of this machine alone; `port` 0 takes a free one.
+
+    Where the machine's own name means loopback (as Debian's /etc/hosts has it), other nodes could not come
+    in by it: then at all addresses. Raises MillraceError if the port is taken.
+    """
+    resolved = socket.gethostbyname(address)
+    is_name_of_loopback = resolved.startswith("127.") and address not in (LOOPBACK, "localhost")
+    try:
+        return socket.create_server(("" if is_name_of_loopback else resolved, port))
+    except OSError as error:
+        remedy = "Give another --master-port, and an address of this machine"
+        raise MillraceError(f"cannot listen ({error.strerror})", f"{address}:{port}", remedy) from error
+
+
+def stay_on_loopback() -> None:
+    """Have gloo and NCCL connect the ranks of one machine by its loopback interface.
+
+    By themselves they listen where the whole network can reach them. What the user has set stays.
+    """
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    for library in ("GLOO", "NCCL"):
+        if loopback:
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
 
 
 @dataclass(frozen=True)
@@ -93,12 +132,11 @@ def adopt_slurm_tasks() -> None:
     if "RANK" in os.environ or not all(text.isdecimal() for text in texts) or texts[0] == "1":
         return
     tasks, nodes, rank, local, job, step = map(int, texts)
-    address = "127.0.0.1" if nodes == 1 else os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    address = LOOPBACK if nodes == 1 else os.environ["SLURM_LAUNCH_NODE_IPADDR"]
     values = {"RANK": rank, "WORLD_SIZE": tasks, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": tasks // nodes}
     os.environ.update({name: str(value) for name, value in values.items()})
     os.environ.setdefault("MASTER_ADDR", address)
-    # Below the ports that the system gives away; another job's is another.
-    os.environ.setdefault("MASTER_PORT", str(12000 + (job * 8 + step % 8) % 16000))
+    os.environ.setdefault("MASTER_PORT", str(job_port(job, step)))
 
 
 class Exchange:
@@ -130,20 +168,52 @@ class Exchange:
         return tensor.tolist()
 
     def gathered(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank, on every rank."""
+        """The values of all ranks, by rank, on every rank: plain values and tensors, no objects."""
         if self.world_size == 1:
             return [value]
-        values: list[Any] = [None] * self.world_size
-        self._dist.all_gather_object(values, value, group=self._group)
-        return values
+        import torch
+
+        mine = packed(value)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        self._dist.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)
+        longest = max(int(size) for size in sizes)
+
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(mine)] = mine
+        parts = [torch.empty_like(padded) for _ in range(self.world_size)]
+        self._dist.all_gather(parts, padded, group=self._group)
+        return [unpacked(part[: int(size)]) for part, size in zip(parts, sizes, strict=True)]
 
     def from_main(self, value: Any) -> Any:
-        """The value of rank 0; the others wait for it."""
+        """The value of rank 0; the others wait for it. Plain values and tensors, no objects."""
         if self.world_size == 1:
             return value
-        values = [value]
-        self._dist.broadcast_object_list(values, src=0, group=self._group, device="cpu")
-        return values[0]
+        import torch
+
+        content = packed(value)
+        size = torch.tensor([len(content)])
+        self._dist.broadcast(size, src=0, group=self._group)
+        if self._dist.get_rank() != 0:
+            content = torch.empty(int(size), dtype=torch.uint8)
+        self._dist.broadcast(content, src=0, group=self._group)
+        return unpacked(content)
+
+
+def packed(value: Any) -> torch.Tensor:
+    """The value as bytes. Not as torch's own collectives of objects do it: what they receive is unpickled,
+    and whoever reaches a rank's socket could run code."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+
+
+def unpacked(content: torch.Tensor) -> Any:
+    """The value again. Raises pickle.UnpicklingError for anything but plain values and tensors."""
+    import torch
+
+    return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
 
 
 class StopSignals:
