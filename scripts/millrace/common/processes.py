@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import signal
+import socket
 from pathlib import Path
 
 from millrace.common.errors import MillraceError
@@ -18,6 +20,17 @@ TRAINING_ENVIRONMENT = {
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "NCCL_LAUNCH_MODE": "PARALLEL",
 }
+
+
+def stay_on_loopback() -> None:
+    """Have gloo and NCCL connect the ranks of one machine by its loopback interface.
+
+    By themselves they listen where the whole network can reach them. What the user has set stays.
+    """
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    for library in ("GLOO", "NCCL"):
+        if loopback:
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
 
 
 def die_with_parent(signal_number: int) -> None:

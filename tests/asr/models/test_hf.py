@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.registry import load
+from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, sounds
 from tests.asr.models import tiny
 
@@ -79,3 +82,35 @@ def test_whispers_control_tokens_stand_before_the_text(tmp_path):
     controls = {"Russian": "<|ru|><|transcribe|>", "en-GB": "<|en|><|transcribe|>", "tlh": ""}
     labels = [tokenizer.decode(model.preparer.label("hi", language)) for language in controls]
     assert labels == [f"{control}<|notimestamps|>hi<|endoftext|>" for control in controls.values()]
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])
+def test_a_model_folder_that_brings_code_is_refused(tmp_path, name):
+    tiny.write(tmp_path, "wav2vec2", TEXTS)
+    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    config = json.loads((tmp_path / name).read_text()) if (tmp_path / name).exists() else {}
+    (tmp_path / name).write_text(json.dumps({**config, "auto_map": {"AutoModelForCTC": "theirs.Model"}}))
+    with pytest.raises(MillraceError, match="asks to run Python code") as refused:
+        load(tmp_path)
+    assert refused.value.where == str(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_whose_reading_could_run_code_are_refused(tmp_path):
+    tiny.write(tmp_path, "wav2vec2", TEXTS)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"weight": Evil(tmp_path / "ran")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(MillraceError, match="could run code") as refused:
+        load(tmp_path)
+    assert "weights_only" not in str(refused.value) and "safetensors" in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)

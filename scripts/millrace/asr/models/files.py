@@ -48,6 +48,19 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
+def refuse_code(folder: str | Path) -> None:
+    """Raise MillraceError for a model folder that brings Python code of its own (`auto_map`)."""
+    for path in sorted(Path(folder).glob("*.json")):
+        try:
+            content = orjson.loads(path.read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            continue  # who reads the file says what is wrong with it
+        if isinstance(content, dict) and "auto_map" in content:
+            problem = "`auto_map` asks to run Python code that comes with the model, which is never done"
+            remedy = "Take a model that transformers itself knows, or remove `auto_map` if this one is"
+            raise MillraceError(problem, where=str(path), remedy=remedy)
+
+
 def read_weights(folder: str | Path, model: nn.Module) -> None:
     """Load model.safetensors into `model`; raises MillraceError if it does not fit."""
     from safetensors import SafetensorError

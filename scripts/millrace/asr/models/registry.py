@@ -15,7 +15,7 @@ import orjson
 
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.choice import MODELS, NAMES
-from millrace.asr.models.files import OPTIONS, read_config
+from millrace.asr.models.files import OPTIONS, read_config, refuse_code
 from millrace.common.errors import MillraceError
 
 
@@ -46,6 +46,7 @@ def load(folder: str | Path, options: Mapping[str, Any] | None = None) -> AsrMod
         remedy = "Give a folder that holds a model (nothing is fetched from a hub), or one of "
         raise MillraceError(problem, remedy=remedy + ", ".join(NAMES))
     model_type = read_config(folder)["model_type"]
+    refuse_code(folder)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported
 
     # One class after the other: our own model is read without importing transformers' models.

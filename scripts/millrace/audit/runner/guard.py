@@ -248,6 +248,7 @@ def _join_group(me: Rank) -> None:
     import torch.distributed as dist
 
     if dist.is_available():
+        processes.stay_on_loopback()
         store = dist.FileStore(str(me.scratch / "store"), me.world)
         dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world)
         dist.init_process_group = lambda *_, **__: None

@@ -17,7 +17,8 @@ import torch
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
-from millrace.common.training.ranks import LOOPBACK, Ranks, end_with_launcher, listen, stay_on_loopback
+from millrace.common.processes import stay_on_loopback
+from millrace.common.training.ranks import LOOPBACK, Ranks, end_with_launcher, listen
 from millrace.common.training.settings import LoopSettings
 
 if TYPE_CHECKING:

@@ -71,17 +71,6 @@ def listen(address: str, port: int) -> socket.socket:
         raise MillraceError(f"cannot listen ({error.strerror})", f"{address}:{port}", remedy) from error
 
 
-def stay_on_loopback() -> None:
-    """Have gloo and NCCL connect the ranks of one machine by its loopback interface.
-
-    By themselves they listen where the whole network can reach them. What the user has set stays.
-    """
-    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    for library in ("GLOO", "NCCL"):
-        if loopback:
-            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
-
-
 @dataclass(frozen=True)
 class Ranks:
     """This process among the processes of a run."""

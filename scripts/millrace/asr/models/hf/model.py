@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,18 +38,22 @@ class HfModel(AsrModel):
         parts = []
         remedy = "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
         report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        local = {"local_files_only": True, "trust_remote_code": False}
         for name, settings in zip(cls.hf_classes, ({"dtype": torch.float32} | report, {}), strict=True):
             kind = getattr(transformers, name)
             try:
                 if settings and without_weights():
-                    config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+                    config = transformers.AutoConfig.from_pretrained(str(folder), **local)
                     parts.append(getattr(kind, "from_config", kind)(config))
                 elif settings:
-                    model, weights = kind.from_pretrained(str(folder), local_files_only=True, **settings)
+                    model, weights = kind.from_pretrained(str(folder), **local, **settings)
                     parts.append(model)
                     cls._check_weights(weights, str(folder), remedy)
                 else:
-                    parts.append(kind.from_pretrained(str(folder), local_files_only=True))
+                    parts.append(kind.from_pretrained(str(folder), **local))
+            except pickle.UnpicklingError as error:
+                problem = "the weights in .bin hold more than tensors, and reading them could run code"
+                raise MillraceError(problem, str(folder), "Get them as safetensors") from error
             except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
                 first = (str(error) or type(error).__name__).splitlines()[0]
                 problem = f"{kind.__name__} cannot be loaded ({first})"

@@ -149,7 +149,9 @@ def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
             hf = kind(config)
         else:
             hf = kind.from_pretrained(None, config=config, state_dict=state, dtype=torch.float32)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
         features = orjson.loads(layout.read_files(folder).get("preprocessor_config.json", b"{}"))
         sizes = {name: features[name] for name in ("feature_size", "n_fft", "hop_length") if name in features}
         extractor = transformers.Qwen3ASRFeatureExtractor(**sizes)
