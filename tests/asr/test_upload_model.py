@@ -12,6 +12,7 @@ from huggingface_hub import HfApi, snapshot_download
 from millrace.asr import upload_model
 from millrace.common import atomic
 from millrace.common.hub.server import serve
+from tests.common.hub.faults import TOKEN
 
 pytestmark = pytest.mark.usefixtures("online")
 
@@ -46,9 +47,9 @@ def publish(folder) -> int:
 def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
     write_run(tmp_path)
     assert publish(tmp_path) == 0
-    with serve(tmp_path / "server") as endpoint:
-        api = HfApi(endpoint, token=False)
-        options = {"endpoint": endpoint, "token": False, "cache_dir": tmp_path / "cache"}
+    with serve(tmp_path / "server", TOKEN) as endpoint:
+        api = HfApi(endpoint, token=TOKEN)
+        options = {"endpoint": endpoint, "token": TOKEN, "cache_dir": tmp_path / "cache"}
         folder = snapshot_download("me/model", **options)
         assert api.model_info("me/model").private
         names = {entry.path for entry in api.list_repo_tree("me/model")}

@@ -13,6 +13,7 @@ import pytest
 
 from millrace.common.hub.server import serve
 from millrace.speech import upload_shards, write_card
+from tests.common.hub.faults import TOKEN
 from tests.speech.hub.corpus import write_corpus
 
 pytestmark = pytest.mark.usefixtures("online")
@@ -78,9 +79,10 @@ def loaded(published, tmp_path_factory) -> list[str]:
     """What a client prints that knows only the Hub's address: all samples, then the card's examples."""
     folder, _ = published
     examples = re.findall(r"```python\n(.*?)```", (folder / "hub/README.md").read_text(), re.S)
-    with serve(folder / "server") as endpoint:
+    with serve(folder / "server", TOKEN) as endpoint:
         home = str(tmp_path_factory.mktemp("client"))
-        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": home, "HF_HUB_OFFLINE": "0"}
+        client = {"HF_ENDPOINT": endpoint, "HF_TOKEN": TOKEN, "HF_HOME": home, "HF_HUB_OFFLINE": "0"}
+        environment = {**os.environ, **client}
         command = [sys.executable, "-c", LOAD, json.dumps(COUNTRIES), *examples]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home)
     assert done.returncode == 0, done.stderr

@@ -83,11 +83,15 @@ def route_of(request: web.Request) -> str:
     return next((word for word in WORDS if word in request.path.split("/")), "info")
 
 
+# What the servers of tests want to see.
+TOKEN = "hf_thisIsNoToken"
+
+
 @contextlib.contextmanager
 def faulty(folder: Path, port: int = 0) -> Iterator[tuple[str, Faults]]:
     """A server with planned faults in this process: (endpoint, faults)."""
     faults = Faults()
-    with serve(folder, port, middlewares=[faults.answer]) as endpoint:
+    with serve(folder, TOKEN, port, middlewares=[faults.answer]) as endpoint:
         yield endpoint, faults
 
 

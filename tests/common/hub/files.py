@@ -11,6 +11,7 @@ from huggingface_hub.utils import disable_progress_bars
 
 from millrace.common.hub.publish import File
 from millrace.common.hub.repository import Repository
+from tests.common.hub.faults import TOKEN
 
 disable_progress_bars()
 REPO = "me/speech"
@@ -29,7 +30,7 @@ def write_shards(folder: Path, numbers: range, size: int = 2000, seed: int = 0) 
 
 
 def repository(endpoint: str, **options) -> Repository:
-    return Repository(HfApi(endpoint, token="hf_marker"), REPO, "dataset", **options)
+    return Repository(HfApi(endpoint, token=TOKEN), REPO, "dataset", **options)
 
 
 def tree(hub: Repository) -> dict[str, str]:

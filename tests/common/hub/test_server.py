@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -19,12 +20,11 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, co
 
 from millrace.common.hub.server import serve
 from millrace.common.hub.store import RefusedError, Repository, Store
-from tests.common.hub.faults import commit_by_another, dying, faulty
+from tests.common.hub.faults import TOKEN, commit_by_another, dying, faulty
 
 pytestmark = pytest.mark.usefixtures("online")
 
 REPO = "me/speech"
-TOKEN = "hf_thisIsNoToken"
 SHA256 = hashlib.sha256(b"x").hexdigest()
 
 
@@ -128,7 +128,7 @@ def test_what_a_client_sends_it_lists_reads_and_deletes(tmp_path, kind, xet):
 
 
 def test_datasets_reads_it_streaming_and_not(tmp_path):
-    with serve(tmp_path / "hub") as endpoint:
+    with serve(tmp_path / "hub", TOKEN) as endpoint:
         api = HfApi(endpoint, token=TOKEN)
         api.create_repo(REPO, repo_type="dataset")
         add(
@@ -225,26 +225,105 @@ def ask(endpoint: str, method: str, path: str, body: bytes = b"", **headers: str
     return answer
 
 
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def upload_path(endpoint: str, size: int) -> str:
+    """Where the server takes in the content "x", which is said to have this size."""
+    wish = json.dumps({"objects": [{"oid": SHA256, "size": size}]}).encode()
+    _, answer = ask(endpoint, "POST", f"/datasets/{REPO}.git/info/lfs/objects/batch", wish, **BEARER)
+    return json.loads(answer)["objects"][0]["actions"]["upload"]["href"].removeprefix(endpoint)
+
+
 def test_bytes_that_are_not_what_they_are_called_are_refused(hub):
     api, folder, _ = hub
-    for path in (f"/lfs/{SHA256}/1", f"/lfs/{SHA256}/2", "/lfs/..%2F..%2Fx/1"):
-        assert ask(api.endpoint, "PUT", path, b"y")[0] == 400
-    assert ask(api.endpoint, "PUT", f"/lfs/{SHA256}/1", b"x", Host="example.org")[0] == 403
+    right, too_small = upload_path(api.endpoint, 1), upload_path(api.endpoint, 2)
+    assert ask(api.endpoint, "PUT", right, b"y")[0] == 400
+    assert ask(api.endpoint, "PUT", too_small, b"x")[0] == 400
     # A client that dies in the middle.
     connection = http.client.HTTPConnection(api.endpoint.removeprefix("http://"))
-    connection.request("PUT", f"/lfs/{SHA256}/1", b"", {"Content-Length": "1"})
+    connection.request("PUT", right, b"", {"Content-Length": "1"})
     connection.close()
     with pytest.raises(RefusedError, match="1 contents were not uploaded"):
         Store(folder).require({SHA256})
-    assert ask(api.endpoint, "PUT", f"/lfs/{SHA256}/1", b"x")[0] == 200
+    assert ask(api.endpoint, "PUT", right, b"x")[0] == 200
     Store(folder).require({SHA256})
+
+
+def test_an_upload_ends_at_the_size_it_was_asked_for(hub):
+    """Else a client could fill the disk with what is thrown away at the end."""
+    api, folder, _ = hub
+    connection = http.client.HTTPConnection(api.endpoint.removeprefix("http://"), timeout=20)
+    connection.putrequest("PUT", upload_path(api.endpoint, 1))
+    connection.putheader("Content-Length", str(1 << 40))
+    connection.endheaders(b"x" * (1 << 20))
+    assert connection.getresponse().status == 400
+    connection.close()
+    assert not list((folder / "uploads").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (BEARER, 200),
+        ({}, 401),
+        ({"Authorization": "Bearer another"}, 401),
+        ({"Authorization": TOKEN}, 401),
+        ({**BEARER, "Host": "example.org"}, 403),
+        ({**BEARER, "Origin": "https://example.org"}, 403),
+        ({**BEARER, "Origin": "null"}, 403),
+        ({**BEARER, "Sec-Fetch-Site": "cross-site"}, 403),
+        ({**BEARER, "Sec-Fetch-Site": "same-site"}, 403),
+        ({**BEARER, "Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_only_a_program_with_the_token_is_served(hub, headers, status):
+    """Neither pages of the web that a browser shows here, nor other users of this machine."""
+    api, folder, _ = hub
+    assert ask(api.endpoint, "GET", f"/api/datasets/{REPO}", **headers)[0] == status
+    commit = b'{"key": "header", "value": {"summary": "x"}}\n'
+    commit += b'{"key": "file", "value": {"path": "a.md", "content": "eA=="}}'
+    before = len(list(folder.rglob("commits/*")))
+    assert ask(api.endpoint, "POST", f"/api/datasets/{REPO}/commit/main", commit, **headers)[0] == status
+    assert len(list(folder.rglob("commits/*"))) == before + (status == 200)
+
+
+def test_an_upload_needs_the_address_that_the_server_gave(hub):
+    endpoint = hub[0].endpoint
+    path = upload_path(endpoint, 1)
+    for wrong in (path.partition("?")[0], path.replace("/1?", "/2?"), path[:-1]):
+        assert ask(endpoint, "PUT", wrong, b"x", **BEARER)[0] == 401
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"key": 1}', b"\xff", b'{"value": {}}\n1'])
+@pytest.mark.parametrize("route", ["/api/repos/create", f"/api/datasets/{REPO}/commit/main"])
+def test_a_broken_request_is_answered_with_400(hub, route, body):
+    status, answer = ask(hub[0].endpoint, "POST", route, body, **BEARER)
+    assert status == 400 and "error" in json.loads(answer)
 
 
 def test_a_range_of_a_file_is_read(hub):
     api, _, _ = hub
     add(api, {"a.tar": b"0123456789"})
     path = f"/datasets/{REPO}/resolve/main/a.tar"
-    assert ask(api.endpoint, "GET", path, Range="bytes=3-5") == (206, b"345")
+    assert ask(api.endpoint, "GET", path, Range="bytes=3-5", **BEARER) == (206, b"345")
+
+
+def test_the_server_of_the_command_line_prints_a_token_of_its_own(tmp_path):
+    command = [sys.executable, "-m", "millrace.common.hub.server", str(tmp_path / "hub")]
+    tokens = set()
+    for _ in range(2):
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        endpoint, token = re.fullmatch(
+            r"HF_ENDPOINT=(\S+) HF_TOKEN=(\S+)\n", server.stdout.readline()
+        ).groups()
+        HfApi(endpoint, token=token).create_repo(REPO, repo_type="dataset", exist_ok=True)
+        server.terminate()
+        server.communicate()
+        tokens.add(token)
+    assert len(tokens) == 2 and all(len(token) > 30 for token in tokens)
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [content for content in written for token in tokens if token.encode() in content]
 
 
 def test_a_server_killed_in_the_middle_of_an_upload_is_whole_when_it_is_back(tmp_path):
@@ -260,7 +339,7 @@ def test_a_server_killed_in_the_middle_of_an_upload_is_whole_when_it_is_back(tmp
         done = run_client(endpoint, tmp_path / "home", program, HF_HUB_DISABLE_XET="1")
         assert done.returncode == 0, done.stderr
         assert "Retrying" in done.stderr
-        api = HfApi(endpoint, token=False)
+        api = HfApi(endpoint, token=TOKEN)
         assert paths(api) == [".gitattributes", "0.tar", "1.tar", "2.tar"]
         [entry] = api.get_paths_info(REPO, ["1.tar"], repo_type="dataset")
         assert Store(tmp_path / "hub").content(entry.lfs.sha256).read_bytes() == b"\1" * 3_000_000
@@ -268,7 +347,7 @@ def test_a_server_killed_in_the_middle_of_an_upload_is_whole_when_it_is_back(tmp
 
 def test_two_servers_over_one_folder_make_no_commit_twice(tmp_path):
     """A user may have a server of his own running while the workflow uploads."""
-    with serve(tmp_path) as one, serve(tmp_path) as two:
+    with serve(tmp_path, TOKEN) as one, serve(tmp_path, TOKEN) as two:
         apis = [HfApi(one, token=TOKEN), HfApi(two, token=TOKEN)]
         apis[0].create_repo(REPO, repo_type="dataset")
         threads = [threading.Thread(target=add, args=(apis[i % 2], {f"{i}.md": b"x"})) for i in range(8)]

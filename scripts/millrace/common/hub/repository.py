@@ -114,11 +114,12 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
         raise MillraceError("--endpoint is not the address of a Hub", "", remedy)
     with contextlib.ExitStack() as stack:
         if endpoint == LOCAL:
-            from millrace.common.hub.server import serve
+            from millrace.common.hub.server import new_token, serve
 
             os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # its store would be a second copy on this disk
             os.environ["HF_HUB_OFFLINE"] = "0"  # which is meant for the real one
-            endpoint, token = stack.enter_context(serve(args.server_dir)), False
+            token = new_token()
+            endpoint = stack.enter_context(serve(args.server_dir, token))
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars
 

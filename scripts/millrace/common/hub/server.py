@@ -1,15 +1,17 @@
 """A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and nothing more.
 
     python -m millrace.common.hub.server results/speech/hub/server --port 8017
-    HF_ENDPOINT=http://127.0.0.1:8017 python    # datasets.load_dataset("local/speech", "malta")
 
-It knows no users: a token is not looked at and not written anywhere. Only programs of this machine reach it.
+It prints the variables that a client needs: HF_ENDPOINT, and HF_TOKEN, which is new at each start and is
+written nowhere. It answers programs of this machine that have the token, and no page of the web.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import secrets
 import signal
 import tempfile
 import threading
@@ -26,17 +28,23 @@ from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
 _PAGE_FILES, _MAX_COMMIT_BYTES = 1000, 256 << 20
 # As on the Hub: small texts go into the commit, all else is uploaded before it.
 _TEXTS, _MAX_TEXT_BYTES = (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes"), 10 << 20
-_STORE = web.AppKey("store", Store)
+_STORE, _TOKEN = web.AppKey("store", Store), web.AppKey("token", str)
 _NAME = "{name:[^/]+/[^/]+}"
 _API = f"/api/{{kind:datasets|models}}/{_NAME}"
 _routes = web.RouteTableDef()
 
 
+def new_token() -> str:
+    """A token that nobody can guess, for one server."""
+    return secrets.token_urlsafe(32)
+
+
 @contextlib.contextmanager
-def serve(folder: str | Path, port: int = 0, middlewares: Sequence = ()) -> Iterator[str]:
-    """Serve the Hub in `folder` from a thread; yields its endpoint, `http://127.0.0.1:PORT`."""
+def serve(folder: str | Path, token: str, port: int = 0, middlewares: Sequence = ()) -> Iterator[str]:
+    """Serve the Hub in `folder` from a thread to clients with `token`; yields its endpoint,
+    `http://127.0.0.1:PORT`."""
     app = web.Application(client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals])
-    app[_STORE] = Store(folder)
+    app[_STORE], app[_TOKEN] = Store(folder), token
     app.add_routes(_routes)
     loop, runner = asyncio.new_event_loop(), web.AppRunner(app, access_log=None, shutdown_timeout=1)
     loop.run_until_complete(runner.setup())
@@ -58,15 +66,37 @@ def serve(folder: str | Path, port: int = 0, middlewares: Sequence = ()) -> Iter
 @web.middleware
 async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
     try:
-        # A page of the web whose name leads to this machine is no client.
-        if request.url.host not in ("127.0.0.1", "localhost"):
-            raise RefusedError(403, "only 127.0.0.1 is served")
+        _check_client(request)
         return await handler(request)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # JSON of another shape
+        return _json({"error": f"not a request of the client ({error!r})"}, status=400)
     except RefusedError as error:
         headers = {"X-Error-Code": error.code} if error.code else {}
         return _json({"error": str(error)}, status=error.status, headers=headers)
     except ConnectionResetError:  # the client has gone; nobody reads this
         return web.Response(status=400)
+
+
+def _check_client(request: web.Request) -> None:
+    """Raise RefusedError for who is not meant: pages of the web, and programs that do not have the token."""
+    # A page whose own name leads to this machine is no client, nor is one that a browser sends here.
+    if request.url.host not in ("127.0.0.1", "localhost"):
+        raise RefusedError(403, "only 127.0.0.1 is served")
+    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
+    if origin not in (None, str(request.url.origin())) or site not in ("none", "same-origin"):
+        raise RefusedError(403, "pages of other origins are not served")
+
+    if request.method == "PUT":  # the client sends no token there: its URL is signed
+        given, due = request.query.get("key", ""), _key(request.app, request.path)
+    else:
+        given, due = request.headers.get("Authorization", ""), f"Bearer {request.app[_TOKEN]}"
+    if not hmac.compare_digest(given.encode(), due.encode()):
+        raise RefusedError(401, "the token is not the one that this server printed")
+
+
+def _key(app: web.Application, path: str) -> str:
+    """What has to stand in the URL of an upload."""
+    return hmac.new(app[_TOKEN].encode(), path.encode(), "sha256").hexdigest()
 
 
 def _repository(request: web.Request) -> Repository:
@@ -152,20 +182,25 @@ async def _lfs_batch(request: web.Request) -> web.Response:
     answers = (await request.json())["objects"]
     for answer in answers:
         if not request.app[_STORE].content(answer["oid"]).exists():
-            url = f"{request.url.origin()}/lfs/{answer['oid']}/{answer['size']}"
+            path = f"/lfs/{answer['oid']}/{answer['size']}"
+            url = f"{request.url.origin()}{path}?key={_key(request.app, path)}"
             answer["actions"] = {"upload": {"href": url}}
     return _json({"transfer": "basic", "objects": answers})
 
 
 @_routes.put("/lfs/{sha256}/{size:[0-9]+}")
 async def _put(request: web.Request) -> web.Response:
-    """Take in a content. A body that breaks off raises, and nothing is left of it."""
+    """Take in a content. Of a body that breaks off, or goes on after its size, nothing is left."""
     store, path = request.app[_STORE], request.match_info
+    size = int(path["size"])
     with tempfile.TemporaryDirectory(dir=store.uploads) as folder:
-        with open(partial := Path(folder, "content"), "wb") as handle:
+        partial = Path(folder, "content")
+        with open(partial, "wb") as handle:
             async for data in request.content.iter_chunked(1 << 20):
                 handle.write(data)
-        await asyncio.to_thread(store.add, partial, path["sha256"], int(path["size"]))
+                if handle.tell() > size:
+                    raise RefusedError(400, f"more than the {size} bytes that were due")
+        await asyncio.to_thread(store.add, partial, path["sha256"], size)
     return web.Response()
 
 
@@ -200,8 +235,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="what an upload step filled, or a new one")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
     args = parser.parse_args(argv)
-    with serve(args.folder, args.port) as endpoint:
-        print(endpoint, flush=True)
+    token = new_token()
+    with serve(args.folder, token, args.port) as endpoint:
+        print(f"HF_ENDPOINT={endpoint} HF_TOKEN={token}", flush=True)
         signal.pause()
 
 
