@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from millrace.common.errors import printable
+
 
 def steps() -> dict[str, str]:
     """Module of every step -> first line of its docstring. Nothing is imported: that would load torch."""
@@ -39,7 +41,7 @@ def show_status(watch: bool) -> None:
     is_terminal = sys.stdout.isatty()
     while True:
         width = shutil.get_terminal_size().columns if is_terminal else None
-        text = "\n".join(line[:width] for line in status.screen(time.time()))
+        text = "\n".join(printable(line)[:width] for line in status.screen(time.time()))
         print(f"\x1b[H\x1b[J{text}" if is_terminal and watch else text, flush=True)
         if not watch:
             return

@@ -31,6 +31,33 @@ def test_an_error_is_one_line_with_where_and_remedy(capsys):
 
 
 @pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("italy", "italy"),
+        ("Österreich/日本", "Österreich/日本"),
+        ("red \x1b[31m", "red \\x1b[31m"),
+        ("up\x1b[2A\r", "up\\x1b[2A\\r"),
+        ("c1 \x9b2J", "c1 \\x9b2J"),
+        ("txt.\u202egpj", "txt.\\u202egpj"),
+        ("isolate \u2066x\u2069", "isolate \\u2066x\\u2069"),
+        ("half \ud83d", "half \\ud83d"),
+        ("a\nMillrace: all is well", "a\\nMillrace: all is well"),
+    ],
+)
+def test_names_of_others_leave_the_terminal_as_it_is(capsys, name, shown):
+    @cli.step
+    def main(argv=None):
+        if "\n" not in name:
+            cli.log.info("reading %s", name)
+        raise MillraceError("it is empty", where=name)
+
+    assert main([]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].endswith(f"ERROR {shown}: it is empty")
+    assert len(lines) == 1 or lines[0].endswith(f"INFO reading {shown}")
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("problem",), "problem"),

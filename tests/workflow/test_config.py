@@ -170,6 +170,9 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"max_cer": 0.2}, ["max_cer: no such section", "--config 'speech={max_cer: 0.2}'"]),
         (speech(split_fractions=[0.9, 0.1]), ["speech.split_fractions: must be keys with values"]),
         ({"asr": {"runs": {"a b": {}}}}, ["asr.runs", "'a b'", "letters, digits"]),
+        ({"asr": {"runs": {"..": {}}}}, ["asr.runs", "'..'", "not . or .."]),
+        ({"music": {"runs": {".": {}}}}, ["music.runs", "'.'", "not . or .."]),
+        ({"image": {"runs": {"..": {}}}}, ["image.runs", "'..'", "not . or .."]),
         ({"asr": {"training": {"lr": "1e-3x"}}}, ["asr.training.lr", "number"]),
         ({"asr": {"seed": 2**31}}, ["asr.seed", "maximum"]),
         ({"asr": {"training": {"window": 10**30}}}, ["asr.training.window", "too large"]),
@@ -182,6 +185,12 @@ def test_steps_and_config_have_the_same_defaults(lane):
 def test_what_is_wrong_is_named(config, words):
     message = problem(config)
     assert all(word in message for word in words), message
+
+
+def test_a_token_that_was_typed_into_the_endpoint_is_not_shown():
+    for endpoint in ("https://me:hf_secret@example.org", "https://example.org/?token=hf_secret"):
+        message = problem(speech(hub={"endpoint": endpoint, "repo": "a/b"}))
+        assert "hf_secret" not in message and "speech.hub.endpoint: what stands there (not shown" in message
 
 
 def test_numbers_without_a_point_and_those_of_the_command_line_are_numbers():

@@ -14,9 +14,23 @@ import time
 from collections.abc import Callable
 
 from millrace.common import processes, progress
-from millrace.common.errors import MillraceError, remade
+from millrace.common.errors import MillraceError, printable, remade
 
 log = logging.getLogger("millrace")
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Log lines that leave a terminal as it is, whatever the names in them hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def log_to_stderr(level: str = "INFO") -> None:
+    """Have everything logged to stderr, a line each, with the time."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -55,13 +69,7 @@ def step(main: Callable[..., int | None]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
-        logging.basicConfig(
-            level=os.environ.get("MILLRACE_LOG", "INFO"),
-            format="%(asctime)s %(levelname)s %(message)s",
-            datefmt="%H:%M:%S",
-            stream=sys.stderr,
-            force=True,
-        )
+        log_to_stderr(os.environ.get("MILLRACE_LOG", "INFO"))
         try:
             code = main(argv)
         except MillraceError as error:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
+
+# Control characters but tab and line feed, marks that turn the reading direction, lone surrogates.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class MillraceError(Exception):
@@ -18,8 +24,16 @@ class MillraceError(Exception):
         super().__init__(problem, where, remedy)
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.problem}" if self.where else self.problem
-        return f"{text}. {self.remedy}" if self.remedy else text
+        # A line break in a file's name must not begin a line that looks like ours.
+        where = str(self.where).replace("\n", "\\n")
+        text = f"{where}: {self.problem}" if where else self.problem
+        return printable(f"{text}. {self.remedy}" if self.remedy else text)
+
+
+def printable(text: str) -> str:
+    """The text for a terminal: what would move its cursor, set its colours or turn the reading direction is
+    shown as an escape. Names of countries, files and rows come from others, and may hold any of it."""
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def counted(number: int, noun: str) -> str:

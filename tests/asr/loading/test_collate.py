@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,8 +100,10 @@ def test_a_slot_is_free_again_only_when_nothing_uses_its_memory():
 def test_shared_floats_are_zeros_or_the_problem_is_named():
     floats = shared_floats(1000)
     assert floats.is_shared() and floats.shape == (1000,) and not floats.any()
+    before = set(Path("/dev/shm").glob(f"torch_{os.getpid()}_*"))
     with pytest.raises(MillraceError, match=r"/dev/shm: no room is left for a batch of .*docker --shm-size"):
         shared_floats(1 << 42)
+    assert set(Path("/dev/shm").glob(f"torch_{os.getpid()}_*")) == before  # no file of 16 TiB stays
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from millrace.audit.report.document import pairs, remarks, select, shown
+from millrace.common.errors import printable
 
 
 def text(document: dict) -> str:
@@ -31,7 +32,7 @@ def text(document: dict) -> str:
     for verdict in ("pass", "not applicable"):
         if names := " ".join(entry["name"] for entry in select(document, verdict)):
             lines += _wrap(f"{verdict.upper():<14}  ", names)
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _wrap(start: str, words: str, indent: int = 0) -> list[str]:

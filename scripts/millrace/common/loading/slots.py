@@ -84,11 +84,18 @@ def require_room(needed: int) -> None:
 
 def shared_floats(count: int) -> torch.Tensor:
     """float32 zeros in new shared memory, which takes room once written; MillraceError if none is left."""
+    lacking = MillraceError(
+        f"no room is left for a batch of {count * 4 / 1e6:.1f} MB", "/dev/shm", f"{REMEDY}, or none"
+    )
+    # Where torch fails it leaves a file of that size behind, so what can never fit is not tried.
+    with contextlib.suppress(OSError):
+        memory = os.statvfs("/dev/shm")
+        if count * 4 > memory.f_blocks * memory.f_frsize:
+            raise lacking
     try:
         storage = torch.UntypedStorage._new_shared(count * 4, device="cpu")
     except RuntimeError as error:
         if "shared memory" not in str(error):
             raise
-        problem = f"no room is left for a batch of {count * 4 / 1e6:.1f} MB"
-        raise MillraceError(problem, "/dev/shm", f"{REMEDY}, or none") from None
+        raise lacking from None
     return torch.empty(0, dtype=torch.float32).set_(storage)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import processes
-from millrace.common.cli import log
+from millrace.common.cli import log, log_to_stderr
 from millrace.common.errors import MillraceError
 from millrace.common.training.ranks import (
     LOOPBACK,
@@ -238,5 +238,5 @@ def _log_per_rank(folder: str) -> Any:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    log_to_stderr()
     raise SystemExit(main())

@@ -213,7 +213,7 @@ def _message(error: Any) -> str:
     if error.validator == "required":
         return f"{', '.join(name for name in wanted if name not in value)} is missing"
     if error.validator == "pattern" and "description" in error.schema:
-        return f"{value!r} is not a name for it"
+        return f"{_shown(value)} is not a name for it"
     if error.validator != "type":
         return error.message
     if wanted == "integer" and isinstance(value, int) and abs(value) >= LARGEST:
@@ -225,6 +225,13 @@ def _message(error: Any) -> str:
     if wanted == "array" and isinstance(value, str | int | float):
         text += f"; write [{value}]"
     return text
+
+
+def _shown(value: Any) -> str:
+    """The value as written; not what may hold a token or a password, as errors end in logs."""
+    if re.search(r"hf_\w|://[^/]*@", str(value)):
+        return "what stands there (not shown, as it may hold a token)"
+    return repr(value)
 
 
 def _validator(schema: dict) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, printable
 from millrace.common.workflow import left_over, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.config import LANES
@@ -215,7 +215,7 @@ class Lanes:
     def _say(self, message: str) -> None:
         """Print a line, once."""
         if message not in self._said:
-            print(f"Millrace: {message}", file=sys.stderr)
+            print(printable(f"Millrace: {message}"), file=sys.stderr)
         self._said.add(message)
 
 

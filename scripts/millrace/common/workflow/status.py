@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import progress
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, printable
 from millrace.common.workflow import run_lock, sources
 from millrace.common.workflow.config import LANES
 
@@ -189,4 +189,4 @@ def say_last(*values: Any) -> None:
         text = "".join(f"Millrace: {line}\n" for line in closing_lines(*values))
     except (MillraceError, OSError, LookupError, TypeError, ValueError) as error:
         text = f"Millrace: no summary of the run: {error}\n"
-    atexit.register(lambda: (sys.stderr.write(text), sys.stderr.flush()))
+    atexit.register(lambda: (sys.stderr.write(printable(text)), sys.stderr.flush()))
