@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
 from millrace.common.errors import MillraceError
 from millrace.common.loading.slots import BatchSlots, shared_floats
-from tests.asr.audio_tars import RATE, encoded, noise
+from tests.asr.audio_tars import RATE, encoded, noise, silence_as
 
 
 def rows_of(raws: list) -> list[Row]:
@@ -70,6 +71,19 @@ def test_bad_members_are_left_out_wherever_they_are():
             assert batch.planned == count and len(batch) == len(good) and batch.empty == (not good)
             assert batch.transcripts == [f"text {at}" for at, kind in enumerate(picked) if kind == "good"]
         assert not slots.busy.any() or slots.busy.sum() == bool(batch.slot)
+
+
+def test_a_small_member_that_holds_hours_is_refused_before_it_fills_memory():
+    raws = [RAWS[0], silence_as("OGG", 3600), silence_as("WAV", 3600)]
+    tracemalloc.start()
+    batch = collate(0, rows_of(raws), raws)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [(sample.row, sample.reason) for sample in batch.bad] == [
+        (101, "longer_than_manifest"),
+        (102, "longer_than_manifest"),
+    ]
+    assert peak < 40e6, peak  # an hour is 230 MB
 
 
 def test_a_slot_is_free_again_only_when_nothing_uses_its_memory():

@@ -6,8 +6,8 @@ import contextlib
 import io
 import os
 import struct
+import tracemalloc
 
-import av
 import numpy as np
 import pytest
 import soundfile
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.asr.loading.decode import DecodeError, decode, decode_channels
-from tests.asr.audio_tars import RATE, encoded, noise
+from tests.asr.audio_tars import RATE, by_ffmpeg, encoded, noise, silence_as
 
 
 def reference(raw: bytes) -> np.ndarray:
@@ -29,20 +29,6 @@ def wav(body: bytes, channels=1, size=None, riff=None, extra=b"", tag=1) -> byte
     chunks = b"fmt " + struct.pack("<I", len(form)) + form + extra
     chunks += b"data" + struct.pack("<I", len(body) if size is None else size) + body
     return b"RIFF" + struct.pack("<I", 4 + len(chunks) if riff is None else riff) + b"WAVE" + chunks
-
-
-def by_ffmpeg(container: str, codec: str, samples: np.ndarray, **options: str) -> bytes:
-    sink = io.BytesIO()
-    with av.open(sink, "w", format=container) as out:
-        stream = out.add_stream(codec, rate=48_000, layout="mono", options=options)
-        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
-        frame.rate = 48_000
-        size = stream.frame_size or 960
-        resampler = av.AudioResampler(format=stream.format, layout="mono", rate=48_000, frame_size=size)
-        for piece in [*resampler.resample(frame), *resampler.resample(None)]:
-            out.mux(stream.encode(piece))
-        out.mux(stream.encode(None))
-    return sink.getvalue()
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 8])
@@ -187,6 +173,21 @@ def test_any_damage_gives_audio_or_a_decode_error(original, cut, edits):
         assert error.reason in {"empty", "not_audio", "damaged", "truncated", "no_samples", "not_finite"}
     else:
         assert wave.ndim == 1 and wave.dtype == np.float32 and len(wave)
+
+
+@pytest.mark.parametrize("form", ["FLAC", "FLAC without length", "OGG", "MP3", "WAV", "AIFF", "mp4"])
+def test_no_more_is_decoded_than_a_row_allows(form):
+    raw = silence_as(form, 3600)  # 230 MB as float32
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodeError, match="more than 9\\.00 s of sound") as refused:
+            decode(raw, max_seconds=9.0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refused.value.reason == "longer_than_manifest"
+    assert peak < 40e6, peak
+    assert len(decode(silence_as(form, 8.5), max_seconds=9.0)) == pytest.approx(8.5 * RATE, rel=0.02)
 
 
 def test_what_libmpg123_prints_about_damage_does_not_reach_the_terminal(capfd):

@@ -167,9 +167,10 @@ def _measure(
     try:
         if isinstance(raw, ReadError):
             raise raw
-        sound = own(raw) if own else flac_samples(raw, rate) or decode(raw, rate)
+        longest = _LONGER_FACTOR * row.duration_s + _LONGER_SECONDS
+        sound = own(raw) if own else flac_samples(raw, rate) or decode(raw, rate, longest)
         seconds = (sound if isinstance(sound, int) else len(sound)) / rate
-        if seconds > _LONGER_FACTOR * row.duration_s + _LONGER_SECONDS:
+        if seconds > longest:
             message = f"{seconds:.2f} s of sound where the manifest says {row.duration_s:.2f} s"
             raise DecodeError("longer_than_manifest", message)
         return sound

@@ -11,6 +11,7 @@ import contextlib
 import io
 import itertools
 import logging
+import math
 import os
 import struct
 import tempfile
@@ -47,16 +48,17 @@ _STATES_DURATION = ("matroska", "mov")  # others estimate it
 class DecodeError(SampleError):
     """A member that cannot be decoded whole.
 
-    Reasons: empty, not_audio, damaged, truncated, no_samples, not_finite.
+    Reasons: empty, not_audio, damaged, truncated, no_samples, not_finite, longer_than_manifest.
     """
 
 
-def decode(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
+def decode(raw: bytes, sampling_rate: int = SAMPLING_RATE, max_seconds: float = math.inf) -> np.ndarray:
     """Decode `raw` to float32 in [-1, 1], shape (samples,), mono at `sampling_rate`.
 
-    Channels are averaged, other rates go through soxr (HQ). Raises DecodeError.
+    Channels are averaged, other rates go through soxr (HQ). No more than `max_seconds` are decoded: a small
+    file may hold hours of silence. Raises DecodeError.
     """
-    frames, rate = decode_channels(raw)
+    frames, rate = decode_channels(raw, max_seconds)
     if not _RATES[0] <= rate <= _RATES[1]:
         raise DecodeError("damaged", f"the header says {rate} Hz")
     mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
@@ -69,14 +71,17 @@ def decode(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
     return np.ascontiguousarray(mono, dtype=np.float32)
 
 
-def decode_channels(raw: bytes) -> tuple[np.ndarray, int]:
-    """Decode to float32 (frames, channels) and the sampling rate, as soundfile would. Raises DecodeError."""
+def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, int]:
+    """Decode to float32 (frames, channels) and the sampling rate, as soundfile would.
+
+    Raises DecodeError, and for more than `max_seconds` before more has been decoded.
+    """
     head = bytes(raw[:12])
     if not head:
         raise DecodeError("empty", "the member has no bytes")
     if head[:4] == b"fLaC":
-        return decode_flac(raw)
-    if head[:4] == b"RIFF" and head[8:12] == b"WAVE" and (pcm := _wav_pcm16(raw)) is not None:
+        return decode_flac(raw, max_seconds=max_seconds)
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE" and (pcm := _wav_pcm16(raw, max_seconds)) is not None:
         return pcm
     declared = int.from_bytes(head[4:8], "big") + 8
     if head[:4] == b"FORM" and declared > len(raw) + 1:
@@ -89,12 +94,15 @@ def decode_channels(raw: bytes) -> tuple[np.ndarray, int]:
         counted = _mpg123_counted() if head.startswith((b"ID3", b"\xff")) else contextlib.nullcontext()
         with counted, soundfile.SoundFile(io.BytesIO(raw)) as sound:
             pieces = [np.empty((0, sound.channels), np.float32)]
-            while len(piece := sound.read(_CHUNK_FRAMES, dtype="float32", always_2d=True)):
+            count, chunk = 0, max(1, _CHUNK_FRAMES // sound.channels)
+            while len(piece := sound.read(chunk, dtype="float32", always_2d=True)):
                 pieces.append(piece)
+                count += len(piece)
+                _check_length(count, sound.samplerate, max_seconds)
             frames, rate = np.concatenate(pieces), sound.samplerate
             declared, container = sound.frames, sound.format
     except (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError, OverflowError) as refused:
-        frames, rate = _av(raw, head, refused)
+        frames, rate = _av(raw, head, refused, max_seconds)
     if not len(frames):
         raise DecodeError("no_samples", "the audio holds no samples")
     # Lossy containers estimate their length; the others know it.
@@ -103,6 +111,12 @@ def decode_channels(raw: bytes) -> tuple[np.ndarray, int]:
     if not np.isfinite(frames).all():
         raise DecodeError("not_finite", "the audio holds NaN or infinite samples")
     return frames, rate
+
+
+def _check_length(frames: int, rate: int, max_seconds: float) -> None:
+    if frames > max_seconds * rate:
+        problem = f"more than {max_seconds:.2f} s of sound, the most that its manifest allows"
+        raise DecodeError("longer_than_manifest", problem)
 
 
 @contextlib.contextmanager
@@ -136,8 +150,12 @@ def flac_samples(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> int:
     return samples if samples <= _TRUSTED_FRAMES_PER_BYTE * len(raw) else 0
 
 
-def decode_flac(raw: bytes, out: np.ndarray | None = None) -> tuple[np.ndarray, int]:
-    """Decode a FLAC to float32 (frames, channels) and its sampling rate. Raises DecodeError.
+def decode_flac(
+    raw: bytes, out: np.ndarray | None = None, max_seconds: float = math.inf
+) -> tuple[np.ndarray, int]:
+    """Decode a FLAC to float32 (frames, channels) and its sampling rate.
+
+    Raises DecodeError, and for more than `max_seconds` before more has been decoded.
 
     A mono FLAC may be decoded into `out`, float32 of `flac_samples(raw)` samples.
     """
@@ -153,6 +171,7 @@ def decode_flac(raw: bytes, out: np.ndarray | None = None) -> tuple[np.ndarray, 
         declared, channels, rate = handle.totalPCMFrameCount, handle.channels, handle.sampleRate
         if out is not None and (channels != 1 or declared != len(out)):
             raise DecodeError("damaged", "the FLAC header or the first frame is damaged")
+        _check_length(declared, rate, max_seconds)
         if out is None and 0 < declared <= _TRUSTED_FRAMES_PER_BYTE * len(raw):
             out = np.empty((declared, channels), np.float32)
         if out is not None:
@@ -161,6 +180,7 @@ def decode_flac(raw: bytes, out: np.ndarray | None = None) -> tuple[np.ndarray, 
             # The header does not say how many, or claims more than can be believed: read until the end.
             pieces = [read(np.empty((_CHUNK_FRAMES, channels), np.float32))]
             while len(pieces[-1]) == _CHUNK_FRAMES:
+                _check_length(len(pieces) * _CHUNK_FRAMES, rate, max_seconds)
                 pieces.append(read(np.empty((_CHUNK_FRAMES, channels), np.float32)))
             frames = np.concatenate(pieces)
     finally:
@@ -174,7 +194,7 @@ def decode_flac(raw: bytes, out: np.ndarray | None = None) -> tuple[np.ndarray, 
     return frames, rate
 
 
-def _wav_pcm16(raw: bytes) -> tuple[np.ndarray, int] | None:
+def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
     """PCM16 in RIFF, or None for another encoding (left to soundfile, which would accept a missing end)."""
     view, position, layout = memoryview(raw), 12, None
     while position + 8 <= len(view):
@@ -204,13 +224,14 @@ def _wav_pcm16(raw: bytes) -> tuple[np.ndarray, int] | None:
             whole = size // (2 * channels) * 2 * channels  # half a frame at the end is dropped
             if not whole:
                 raise DecodeError("no_samples", "the WAV holds no samples")
+            _check_length(whole // (2 * channels), rate, max_seconds)
             frames = np.frombuffer(view[position : position + whole], "<i2").reshape(-1, channels)
             return np.multiply(frames, _PCM16, dtype=np.float32), rate
         position += size + (size & 1)
     raise DecodeError("truncated", "the WAV has no data chunk")
 
 
-def _av(raw: bytes, head: bytes, refused: Exception) -> tuple[np.ndarray, int]:
+def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tuple[np.ndarray, int]:
     names = ["mov"] if head[4:8] == b"ftyp" else []
     names += [name for name, magics in _AV_MAGICS.items() if head.startswith(magics)]
     if not names:
@@ -227,13 +248,15 @@ def _av(raw: bytes, head: bytes, refused: Exception) -> tuple[np.ndarray, int]:
             rate, states = stream.rate, name in _STATES_DURATION and len(container.streams) == 1
             stated = (container.duration or 0) / 1e6 if states else 0.0
             resampler = av.AudioResampler(format="flt", layout=stream.layout, rate=rate)
-            blocks = [
-                block.to_ndarray().reshape(-1, block.layout.nb_channels)
-                for frame in (*container.decode(stream), None)
-                for block in resampler.resample(frame)
-            ]
+            blocks: list[np.ndarray] = []
+            count = 0
+            for frame in itertools.chain(container.decode(stream), [None]):
+                for block in resampler.resample(frame):
+                    blocks.append(block.to_ndarray().reshape(-1, block.layout.nb_channels))
+                    count += len(blocks[-1])
+                _check_length(count, rate, max_seconds)
     except (av.FFmpegError, ValueError, MemoryError) as error:
         raise DecodeError("damaged", f"the {name} file cannot be decoded: {error}") from error
-    if (seconds := sum(map(len, blocks)) / rate) < 0.98 * stated - 0.5:
+    if (seconds := count / rate) < 0.98 * stated - 0.5:
         raise DecodeError("truncated", f"{name}: {seconds:.2f} of {stated:.2f} s can be decoded")
     return np.concatenate(blocks) if blocks else np.empty((0, 1), np.float32), rate
