@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import tracemalloc
 from pathlib import Path
 
 import orjson
@@ -162,3 +164,22 @@ def test_canonical_is_equal_for_equal_values_only(value, other):
     assert jsonl.canonical(spaced) == jsonl.canonical(value)
     same = json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (jsonl.canonical(value) == jsonl.canonical(other)) == same
+
+
+def test_a_line_of_gigabytes_is_a_reject_and_the_rest_is_read(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    longest = jsonl.LONGEST_LINE
+    with open(path, "wb") as handle:
+        handle.write(b'{"a": 1}\n"')
+        handle.truncate(10 + 64 * longest)  # a gigabyte of zero bytes, as a hole
+        handle.seek(0, os.SEEK_END)
+        handle.write(b'"\n{"a": 2}\n')
+        handle.write(b'"' + b"x" * (longest - 2) + b'"')  # just as long as a line may be
+    tracemalloc.start()
+    rows = list(jsonl.lines(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [number for number, _, _ in rows] == [1, 2, 3, 4]
+    assert [rows[0][1], rows[2][1]] == [{"a": 1}, {"a": 2}]
+    assert rows[1][1].reason == "json_damaged" and len(rows[3][1]) == longest - 2
+    assert peak < 20 * longest, peak

@@ -8,12 +8,15 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
 from millrace.common import atomic
 from millrace.common.errors import Damaged
+
+# Bytes of a line; lists of a clique's versions, or of words, take some hundred kilobytes.
+LONGEST_LINE = 16 << 20
 
 
 class BadJson(ValueError):
@@ -123,9 +126,16 @@ def read_or(default: Any, path: str | os.PathLike) -> Any:
 
 
 def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[str]]]:
-    """Yield (row number from 1, value or BadJson, repairs) for every line that is not blank."""
+    """Yield (row number from 1, value or BadJson, repairs) for every line that is not blank.
+
+    A line that is too long to be a record is damaged JSON too, and is not held.
+    """
     with open(path, "rb") as handle:
-        for number, raw in enumerate(handle, 1):
+        for number, raw in enumerate(_lines(handle), 1):
+            if len(raw) > LONGEST_LINE:
+                problem = f"the line is longer than {LONGEST_LINE >> 20} MiB; is the file one JSON array?"
+                yield number, BadJson("json_damaged", problem), []
+                continue
             if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 yield 1, BadJson("json_encoding", "the file is UTF-16; convert it to UTF-8"), []
                 return
@@ -136,6 +146,15 @@ def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[st
                 yield number, value, repairs
             except BadJson as bad:
                 yield number, bad, []
+
+
+def _lines(handle: BinaryIO) -> Iterator[bytes]:
+    """The lines; of longer ones than LONGEST_LINE the beginning, which is longer than that."""
+    while raw := handle.readline(LONGEST_LINE + 1):
+        rest = raw
+        while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
+            rest = handle.readline(LONGEST_LINE + 1)
+        yield raw
 
 
 def write_lines(path: str | os.PathLike, rows: Iterable[Any]) -> None:
