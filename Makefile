@@ -32,7 +32,9 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 test: check dry-runs ## Check style and workflow, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder tests
 
-fuzz: $(VENV)/.test ## Run the tests with generated examples on new examples, many of them, and the slow tests
+FUZZ ?= 100000
+fuzz: $(VENV)/.test ## Read FUZZ damaged files of each kind; run the tests with generated examples on many new ones, and the slow tests
+	PYTHONPATH=scripts:. $(BIN)/python -m tests.fuzz --count $(FUZZ)
 	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' -e '@given' -e mark.slow tests)
 
 docs: $(VENV)/.test ## Write docs/configuration.md and docs/audit from the schemas and the catalogue

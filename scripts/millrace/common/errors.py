@@ -72,5 +72,5 @@ def own_file(path: str | os.PathLike) -> Iterator[None]:
         if error.errno:
             raise
         raise Damaged(path, error) from None  # Arrow's, of a page that cannot be unpacked
-    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
-        raise Damaged(path, error) from None
+    except (ValueError, TypeError, LookupError, NotImplementedError, MemoryError, OverflowError) as error:
+        raise Damaged(path, error) from None  # a length that was flipped asks for any memory

@@ -15,7 +15,7 @@ from millrace.asr.tars.header import SYMLINK
 from millrace.asr.tars.paths import REBUILD
 from millrace.asr.tars.scan import FAILED, TarScan
 from millrace.common.atomic import replacing
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, own_file
 
 ROW_GROUP = 1 << 16
 """Members per row group, at least: tars are never split over two calls, small ones share a group."""
@@ -129,9 +129,11 @@ class TarIndex:
         first, last = (int(np.searchsorted(self._ends, row, "right")) for row in (low, high - 1))
         # Small tars share a row group: the last one read stays for the next tar.
         if self._cached is None or self._cached[0] != (first, last):
-            self._cached = ((first, last), self._file.read_row_groups(list(range(first, last + 1))))
+            with own_file(self.path):
+                self._cached = ((first, last), self._file.read_row_groups(list(range(first, last + 1))))
         start = int(self._ends[first - 1]) if first else 0
-        return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
+        with own_file(self.path):
+            return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
 
 
 def _record(scan: TarScan, first_row: int) -> TarRecord:

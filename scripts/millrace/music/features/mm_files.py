@@ -103,7 +103,7 @@ def _shape(sidecar: Path) -> list[int]:
             shape = np.lib.format.read_array(handle, allow_pickle=False)
         if shape.shape == (2,) and shape.dtype.kind in "iuf" and ((shape >= 1) & (shape % 1 == 0)).all():
             return [int(side) for side in shape]
-    except (ValueError, OSError, EOFError):
+    except Exception:  # NumPy reads the header as Python's text, and raises whatever damage makes of that
         pass
     raise Refused("bad_sidecar", f"{sidecar.name} holds no shape of two whole numbers")
 
