@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 # What is typed by hand needs no activation; steps run the Python that runs Snakemake. As modules, since the scripts in
 # .venv/bin hold the path they were installed at, and a folder may be moved.
 SNAKEMAKE := $(BIN)/python -m snakemake
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
 BENCH := PYTHONPATH=scripts $(BIN)/python -m tests.bench
 BENCH_DIR ?= /tmp/millrace-bench
@@ -88,12 +88,12 @@ $(VENV)/.python:
 	@touch $@
 
 # The package itself as it lies here, so that `python -m millrace` works in any folder.
-$(VENV)/.runtime: requirements.txt pyproject.toml | $(VENV)/.python
+$(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml | $(VENV)/.python
 	$(PIP) -r requirements.txt
 	$(PIP) --no-deps --editable .
 	@touch $@
 
-$(VENV)/.test: requirements-test.txt $(VENV)/.runtime | $(VENV)/.python
+$(VENV)/.test: requirements-test.txt constraints.txt $(VENV)/.runtime | $(VENV)/.python
 	$(PIP) -r requirements-test.txt
 	@touch $@
 

@@ -148,3 +148,28 @@ def test_every_environment_holds_what_its_steps_import(jobs):
         there, _ = dependencies(ROOT / "rules" / rule["conda"])
         missing = third_party(ROOT / f"scripts/millrace/{lane}/{step}.py", set()) - set(there) - PEERS
         assert not missing, f"{name} needs {missing}, which {rule['conda']} does not hold"
+
+
+def test_every_package_that_is_installed_for_tests_has_its_version_in_the_constraints():
+    """Those that the pinned ones bring too, however deep: a new release of one must change nothing here."""
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    constraints = [Requirement(line) for line in lines if line]
+    fixed = {normal(each.name): str(each.specifier) for each in constraints}
+    assert all(version.startswith("==") for version in fixed.values())
+
+    elsewhere = {normal(each.name) for each in constraints if each.marker and not each.marker.evaluate()}
+    waiting = [Requirement(name) for name in TEST.keys() - elsewhere]
+    seen: set[str] = set()
+    while waiting:
+        wanted = waiting.pop()
+        name = normal(wanted.name)
+        if f"{wanted.name}{wanted.extras}" in seen:
+            continue
+        seen.add(f"{wanted.name}{wanted.extras}")
+        assert fixed.get(name) == f"=={metadata.version(name).partition('+')[0]}", name
+        for text in metadata.requires(name) or []:
+            brought = Requirement(text)
+            extras = [{"extra": extra} for extra in wanted.extras or [""]]
+            if brought.marker is None or any(brought.marker.evaluate(extra) for extra in extras):
+                waiting.append(brought)
+    assert len(seen) > 100

@@ -21,7 +21,13 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A clone in a folder of its own, as far as make is concerned."""
-    for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-test.txt"):
+    for name in (
+        "Makefile",
+        "pyproject.toml",
+        "requirements.txt",
+        "requirements-test.txt",
+        "constraints.txt",
+    ):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
