@@ -88,8 +88,8 @@ $(VENV)/.python:
 	@touch $@
 
 # The package itself as it lies here, so that `python -m millrace` works in any folder.
-$(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml | $(VENV)/.python
-	$(PIP) -r requirements.txt
+$(VENV)/.runtime: requirements.txt requirements-demo.txt constraints.txt pyproject.toml | $(VENV)/.python
+	$(PIP) -r requirements-demo.txt
 	$(PIP) --no-deps --editable .
 	@touch $@
 

@@ -53,7 +53,7 @@ def dependencies(path: Path) -> tuple[dict[str, str], list[str]]:
 
 
 PACKAGES = metadata.packages_distributions()
-RUNTIME = pins(ROOT / "requirements.txt")
+RUNTIME = pins(ROOT / "requirements-demo.txt")
 TEST = pins(ROOT / "requirements-test.txt")
 
 

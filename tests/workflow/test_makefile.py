@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
         "Makefile",
         "pyproject.toml",
         "requirements.txt",
+        "requirements-demo.txt",
         "requirements-test.txt",
         "constraints.txt",
     ):
@@ -87,7 +88,7 @@ def test_what_is_installed_is_not_installed_again(folder: Path):
     # New requirements are.
     newer = (folder / ".venv/.test").stat().st_mtime + 10
     os.utime(folder / "requirements.txt", (newer, newer))
-    assert "-r requirements.txt" in make(folder, "--dry-run", "run").stdout
+    assert "-r requirements-demo.txt" in make(folder, "--dry-run", "run").stdout
 
 
 def test_continuous_integration_runs_make_test_last_and_is_valid_bash():

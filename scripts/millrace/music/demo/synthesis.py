@@ -23,7 +23,7 @@ class Synthesiser:
             files = metadata.files("pygame-ce") or []
             library = ctypes.CDLL(str(next(file.locate() for file in files if "libfluidsynth" in file.name)))
         except (metadata.PackageNotFoundError, StopIteration, OSError):
-            remedy = "Install a wheel of it: pip install pygame-ce"
+            remedy = "Install a wheel of it: pip install -r requirements-demo.txt"
             raise MillraceError("pygame-ce brings no FluidSynth on this machine", remedy=remedy) from None
         for name in ("new_fluid_settings", "new_fluid_synth", "new_fluid_player"):
             getattr(library, name).restype = _POINTER
