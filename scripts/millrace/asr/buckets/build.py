@@ -306,10 +306,12 @@ class _Build:
         tar, files = self.tars[rows[0]["tar"]], split.manifest.files
         seconds = samples.header_seconds(tar, offset)
         fits = [seconds is not None and abs(row["duration_s"] - seconds) <= 0.05 for row in rows]
-        decided = len({row["language"] for row, fit in zip(rows, fits, strict=True) if fit}) == 1
+        fitting = [at for at, fit in enumerate(fits) if fit]
+        decided = bool(fitting) and samples.agree_in_language([rows[at]["language"] for at in fitting])
         problems = [mc.CODE["duplicate_row" if decided and fit else "contradicting_row"] for fit in fits]
         if decided:
-            problems[fits.index(True)] = 0
+            used = next((at for at in fitting if rows[at]["language"]), fitting[0])
+            problems[used] = 0
         texts = [
             f"{files[row['row'] >> 40]} row {row['row'] & ((1 << 40) - 1)} says {row['duration_s']:g} s, "
             f"{row['language'] or 'no language'}"
