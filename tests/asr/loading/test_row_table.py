@@ -18,6 +18,7 @@ from millrace.asr.loading import row_table_writer
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
 from millrace.asr.loading.row_table import RowTable
+from millrace.asr.tars.stamp import Stamp
 from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
@@ -43,8 +44,8 @@ def test_rows_are_those_of_the_parquets(tmp_path):
         assert all(getattr(row, name) == expected[name] for name in names)
         assert row.language == (expected["language"] or "")
         assert row.duration_s == np.float32(expected["duration_s"])
-        stat = os.stat(expected["tar_path"])
-        assert table.tar_state(row.tar) == TarState(expected["tar_path"], stat.st_size, stat.st_mtime_ns)
+        stamp, path = Stamp.of(expected["tar_path"]), expected["tar_path"]
+        assert table.tar_state(row.tar) == TarState(path, *stamp[:2], digest=stamp.digest)
         assert table.member(number) == expected["tar_member_name"]
     assert [len(lengths) for lengths in table.durations()] == [12, 12]
     copy = pickle.loads(pickle.dumps(table))
@@ -105,6 +106,31 @@ def test_a_tar_root_that_is_given_comes_before_that_of_the_buckets(project, tmp_
         assert error.value.reason == "tar_missing"
         assert str(error.value).startswith(f"{root}/results/t")
         assert str(error.value).endswith(f" does not exist (paths are resolved from {root}; see tar_root)")
+
+
+def test_tars_with_absolute_paths_are_found_where_tar_root_says(tmp_path, monkeypatch):
+    """In place of the folder that they share; in folders of their own below it they stay."""
+    rows = rows_of(corpus(tmp_path / "old"))
+    for row in rows:
+        folder = tmp_path / "old/tars" / Path(row["tar_path"]).stem
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            Path(row["tar_path"]).rename(folder / "audio.tar")
+        row["tar_path"] = str(folder / "audio.tar")
+    buckets = write_buckets(
+        tmp_path / "buckets", {"b_0_5": rows}, sorted({Path(row["tar_path"]) for row in rows})
+    )
+    check_readable(buckets)
+    (tmp_path / "old/tars").rename(tmp_path / "new")
+    check_readable(buckets, tar_root=tmp_path / "new")
+    monkeypatch.chdir(tmp_path)
+    check_readable(buckets, tar_root="new")
+    table = RowTable.open(buckets)
+    row = table.rows([0])[0]
+    with pytest.raises(
+        ReadError, match="does not exist; if the tars were moved, give their folder as tar_root"
+    ):
+        IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
 
 
 def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path, monkeypatch):

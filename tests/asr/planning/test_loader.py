@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import shutil
 
 import numpy as np
 import pytest
@@ -111,6 +113,31 @@ def test_a_loader_that_was_opened_before_its_ranks_is_refused(tmp_path, monkeypa
     set_ranks(monkeypatch, "RANK=1 WORLD_SIZE=2")
     with pytest.raises(MillraceError, match=r"opened for rank 0 of 1 .* but this is rank 1 of 2"):
         list(loader)
+
+
+@pytest.fixture
+def log_file(tmp_path):
+    """What this process and its workers log."""
+    handler = logging.FileHandler(tmp_path / "log.txt")
+    logging.getLogger("millrace").addHandler(handler)
+    yield tmp_path / "log.txt"
+    logging.getLogger("millrace").removeHandler(handler)
+    handler.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copied_tars_are_read_from_their_new_folder_and_said_in_one_line(tmp_path, workers, log_file):
+    buckets = corpus(tmp_path / "old")
+    (tmp_path / "new").mkdir()
+    for tar in (tmp_path / "old").glob("*.tar"):
+        shutil.copyfile(tar, tmp_path / "new" / tar.name)
+        tar.unlink()
+    loader = open_loader(buckets, workers, seconds=1.0, tar_root=tmp_path / "new")
+    assert sorted(row for batch in loader for row in batch.rows.tolist()) == list(range(24))
+    assert sorted(row for batch in loader for row in batch.rows.tolist()) == list(range(24))
+    loader.close()
+    (line,) = log_file.read_text().splitlines()
+    assert f"{tmp_path}/new/t" in line and "is a copy of the one that was indexed" in line
 
 
 def epochs(loader, first: int = 0) -> list[tuple]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from millrace.asr.buckets import edges as bucket_edges
 from millrace.asr.buckets.config import relative_tar_root
 from millrace.asr.manifests import columns as mc
+from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
 
 TRAIN = "train"
@@ -169,12 +170,17 @@ class BucketFiles:
         )
 
 
-def write_tars(path: Path, tars: Sequence[str], states: dict[str, tuple[int, int]]) -> None:
-    """Write tar_path, size and mtime_ns of every tar as indexed: readers refuse one that has changed."""
-    columns: dict[str, pa.Array] = {"tar_path": pa.array(tars, pa.string())}
-    for at, name in enumerate(("size", "mtime_ns")):
-        columns[name] = pa.array([states.get(tar, (None, None))[at] for tar in tars], pa.int64())
-    table = pa.table(columns)
+def write_tars(path: Path, tars: Sequence[str], stamps: dict[str, Stamp]) -> None:
+    """Write path, size, time and digest of every tar as indexed: readers refuse one that has changed."""
+    rows = [stamps.get(tar, Stamp()) for tar in tars]
+    table = pa.table(
+        {
+            "tar_path": pa.array(tars, pa.string()),
+            "size": pa.array([stamp.size for stamp in rows], pa.int64()),
+            "mtime_ns": pa.array([stamp.mtime_ns for stamp in rows], pa.int64()),
+            "digest": pa.array([stamp.digest for stamp in rows], pa.string()),
+        }
+    )
     with atomic.replacing(path) as partial:
         pq.write_table(table, partial, compression="zstd")
 

@@ -41,7 +41,7 @@ _ENCODINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarRecord:
-    """One tar when scanned: `size` in bytes, `digest` of its first, last member's and last block."""
+    """One tar when scanned: `size` in bytes, `digest` of its content (see stamp)."""
 
     path: str
     size: int

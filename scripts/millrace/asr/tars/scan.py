@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import stat
@@ -29,6 +28,7 @@ from millrace.asr.tars.header import (
     number,
     rounded,
 )
+from millrace.asr.tars.stamp import digest
 
 CHAINS = 32
 """Chains of headers walked at once inside one tar: about the queue depth at which storage reads fastest."""
@@ -100,7 +100,7 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
         else:
             with contextlib.closing(HeaderFile(path)) as source:
                 _Assembly(source, result).build(chains)
-                result.digest = digest(source, result.last_header)
+                result.digest = digest(source.fd, result.size)
                 after = os.fstat(source.fd)
                 result.reads, result.bytes_read = source.reads, source.bytes_read
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -112,13 +112,6 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
         reason = getattr(error, "strerror", None) or str(error)
         result = TarScan(result.path, result.size, result.mtime_ns, "unreadable", reason)
     return result
-
-
-def digest(source: HeaderFile, last_header: int) -> str:
-    """sha256 over the first block, the last member's first header block, and the last block of the file."""
-    tail = max(source.total - BLOCK, 0)
-    blocks = (source.pread(BLOCK, offset) for offset in (0, last_header, tail))
-    return hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
 def bare_name(name: bytes) -> bytes:
