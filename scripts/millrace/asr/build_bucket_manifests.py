@@ -12,6 +12,7 @@ from pathlib import Path
 
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.edges import edge_policy
+from millrace.asr.buckets.files import bucket_lines
 from millrace.asr.buckets.join import TarIndices, index_files, sweep
 from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli
@@ -84,6 +85,8 @@ def main(argv: list[str] | None = None) -> None:
     for ledger in ledgers:
         cli.log.info("%s", ledger.line())
     buckets.check_errors(ledgers, args.max_error_fraction, folder)
+    for line in bucket_lines(folder):
+        cli.log.info("%s", line)
     for path in sweep(args.sweep, index_files(args.tar_index)) if args.sweep else ():
         cli.log.info("removed %s, of a partition that is no more", path)
 

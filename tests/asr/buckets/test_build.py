@@ -237,10 +237,21 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     assert ledgers["train"].warnings == {"also_in_dev": 5} and not ledgers["dev"].warnings
     assert len(rows_of(tmp_path / "out" / "dev.parquet")) == 15
     assert len(rows_of(tmp_path / "out" / "test.parquet")) == 10
-    schema = pq.read_schema(tmp_path / "out" / "dev.parquet")
-    assert schema.equals(pq.read_schema(tmp_path / "out" / "train" / "b_3_5.parquet"))
-    names = "tar_path tar_member_name offset size transcript language duration_s sample_id"
-    assert schema.names == names.split()
+    names = [
+        "tar_path",
+        "tar_member_name",
+        "offset",
+        "size",
+        "transcript",
+        "language",
+        "duration_s",
+        "sample_id",
+    ]
+    assert pq.read_schema(tmp_path / "out" / "dev.parquet").names == names
+    bucket = pq.read_table(tmp_path / "out" / "train" / "b_3_5.parquet")
+    assert bucket.column_names == [*names, "bucket_id", "bucket_max_duration"]
+    assert set(bucket["bucket_id"].to_pylist()) == {"b_3_5"}
+    assert set(bucket["bucket_max_duration"].to_pylist()) == {5.0}
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 100
     # Without them in the next build, their files go; other edges sweep the old buckets.
