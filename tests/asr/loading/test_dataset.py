@@ -171,6 +171,8 @@ def test_too_many_bad_samples_stop_the_run(damaged, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_changed_tar_stops_the_run_with_the_remedy(tmp_path, workers):
     buckets = corpus(tmp_path)
+    content = (tmp_path / "t1.tar").read_bytes()
+    (tmp_path / "t1.tar").write_bytes(content[512:] + content[:512])
     os.utime(tmp_path / "t1.tar", ns=(5, 5))
     with pytest.raises(MillraceError) as error:
         list(BatchLoader(dataset_of(buckets), workers, max_bad_fraction=1))
