@@ -236,6 +236,38 @@ def test_partition_files(tmp_path, corpus, capsys):
     assert TarIndex.open(output).tars == {} and report["tars"] == []
 
 
+def test_the_ledger_sums_over_tars(tmp_path, corpus):
+    twins = [
+        write_tar(tmp_path / "in/twins0.tar", ["a", "./a", "b", "./b"]),
+        write_tar(tmp_path / "in/twins1.tar", ["a", "./a", "././a"]),
+    ]
+    other = write_tar(tmp_path / "in/other.tar", [f"o{number}" for number in range(6)])
+    other.write_bytes(other.read_bytes().replace(b"o2\0", b"o9\0", 1))
+    tars = [*twins, other, corpus["damaged"], corpus["cut"], corpus["missing"]]
+    stale = [{"path": str(tar), "size": 5, "mtime_ns": 5} for tar in tars]
+    _, report = run(tmp_path, stale)
+    ledgers = {ledger["unit"]: ledger for ledger in report["ledgers"]}
+    # A tar that is missing has not changed since the parse: it is missing.
+    assert ledgers["tar"]["warnings"] == {"changed_since_parsed": 5, "damaged": 2, "truncated": 1}
+    assert ledgers["member"]["warnings"] == {"duplicates": 2 + 2, "recovered": 3 + 12}
+    assert ledgers["member"]["rows_in"] == 4 + 3 + 5 + 19 + 16 and ledgers["member"]["rejected"] == {"cut": 1}
+    assert report["statuses"] == {"damaged": 2, "missing": 1, "ok": 2, "truncated": 1}
+
+
+def test_a_tar_that_is_written_while_it_is_read_has_no_index(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "a.tar", ["a", "b"])
+
+    def write_meanwhile(descriptor: int, size: int) -> str:
+        os.utime(path, ns=(5, 5))
+        return ""
+
+    monkeypatch.setattr("millrace.asr.tars.scan.digest", write_meanwhile)
+    _, report = run(tmp_path, [path])
+    (tar,) = report["tars"]
+    assert (tar["status"], tar["reason"], tar["members"]) == ("changed", "it changed while it was read", 0)
+    assert report["ledgers"][0]["rejected"] == {"changed": 1}
+
+
 @pytest.mark.parametrize("flag", ["--tars", "--manifest-dir"])
 def test_a_removed_flag_is_named_and_the_help_says_how_a_partition_file_looks(flag, capsys):
     with pytest.raises(SystemExit):

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -120,6 +121,7 @@ def test_what_cannot_be_read_is_an_error_in_its_place(tars, tmp_path, threads):
     odd = {
         (str(tmp_path / "gone.tar"), 0, 10): "tar_missing",
         (str(tmp_path / "folder.tar"), 0, 10): "io_error",
+        (f"{tar}/below.tar", 0, 10): "tar_missing",
         (tar, end - 100, 200): "short_read",
         (tar, end + 512, 1): "short_read",
         (tar, -1, 10): "bad_address",
@@ -153,6 +155,22 @@ def test_a_tar_that_is_not_as_recorded_is_refused(tars):
         with pytest.raises(MillraceError, match="changed"):
             list(IndexedTarReader(tars=known).read_many([request]))
     assert open_tars() == 0
+
+
+def test_too_many_open_files_stop_the_run_and_say_what_to_lower(tars):
+    reader, limits = IndexedTarReader(64), resource.getrlimit(resource.RLIMIT_NOFILE)
+    requests = {request[0]: request for request in tars[0]}.values()
+    free = os.open(os.devnull, os.O_RDONLY)  # the next descriptor that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(
+            MillraceError, match=r"too many open files\. Lower max_open_tars or raise `ulimit -n`"
+        ):
+            list(reader.read_many(requests))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert all(isinstance(raw, bytes) for raw in reader.read_many(requests))
 
 
 def test_a_copy_is_read_and_said_once(tars, caplog):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.buckets.files import write_tars
 from millrace.asr.loading import row_table_writer
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
@@ -157,6 +158,40 @@ def test_the_table_follows_the_buckets(tmp_path):
     assert len(table) == 5 and table.tar_state(0).size is None
     tables = {table.path.name, RowTable.open(two, cache).path.name}
     assert {path.name for path in cache.glob("*.table")} == tables
+
+
+def test_the_table_follows_the_tars_that_were_indexed_anew(tmp_path):
+    buckets = corpus(tmp_path)
+    tar = Path(RowTable.open(buckets).tar_state(0).path)
+    os.utime(tar, ns=(5, 5))
+    # The same rows from the same bytes: only the record of the tars is another.
+    tars = sorted(tmp_path.glob("*.tar"))
+    write_tars(
+        buckets / "tars.parquet", [str(path) for path in tars], {str(path): Stamp.of(path) for path in tars}
+    )
+    assert RowTable.open(buckets).tar_state(0).mtime_ns == 5
+
+
+def test_tars_of_an_earlier_build_have_no_digest_and_their_copies_are_refused(tmp_path):
+    buckets = corpus(tmp_path)
+    tars = pq.read_table(buckets / "tars.parquet").drop_columns(["digest"])
+    pq.write_table(tars, buckets / "tars.parquet")
+    table = RowTable.open(buckets)
+    row, state = table.rows([0])[0], table.tar_state(0)
+    assert state.digest == "" and state.mtime_ns == os.stat(state.path).st_mtime_ns
+    assert IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
+    os.utime(state.path, ns=(5, 5))
+    with pytest.raises(MillraceError, match="no copy either, as its content differs, or none was noted"):
+        IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
+
+
+def test_a_table_that_is_cut_and_rows_and_tars_beyond_it_are_errors(tmp_path):
+    table = RowTable.open(corpus(tmp_path))
+    with pytest.raises(KeyError):
+        table.tar_state(3)
+    os.truncate(table.path, 200)
+    with pytest.raises(MillraceError, match="the row table is cut"):
+        table.rows([20])
 
 
 def test_ranks_that_open_at_once_share_one_table(tmp_path, monkeypatch):
