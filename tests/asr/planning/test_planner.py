@@ -207,13 +207,6 @@ def test_the_figures_of_a_plan_and_of_its_rest_are_those_of_its_rows() -> None:
     assert (rest["rows"], rest["real_seconds"], rest["over_budget_batches"]) == (7, 818.5, 3)
 
 
-@pytest.mark.parametrize("world_size", [2, 8])
-def test_steps_come_in_another_order_in_every_epoch(world_size: int) -> None:
-    plans = [plan_epoch(buckets(30_000), BUDGET, 0, epoch, world_size) for epoch in range(2)]
-    first, second = (plan.bucket[::world_size].tolist() for plan in plans)
-    assert np.mean([one == other for one, other in zip(first, second, strict=False)]) < 0.5
-
-
 def test_arguments_that_cannot_be_planned_are_refused() -> None:
     for seconds in ([], [1, np.nan], [0.0], [np.inf], [-1.0]):
         with pytest.raises(MillraceError, match=r"no rows|finite and above 0"):
