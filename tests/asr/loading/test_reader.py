@@ -187,13 +187,15 @@ def test_a_copy_is_read_and_said_once(tars, caplog):
     assert "is a copy of the one that was indexed: its time alone differs" in line and ".tar" in line
 
 
-@pytest.mark.parametrize("place", [0, 130, 700_000, 3_000_000, 5_900_000, -20_000])
+@pytest.mark.parametrize("place", [0, 130, "middle", 700_000, 3_000_000, 5_900_000, -20_000])
 def test_a_tar_of_the_same_size_with_other_content_is_refused(tmp_path, place, caplog):
     path = tmp_path / "a.tar"
     offset, size = write_tar(path, {f"m{at}": bytes([at]) * 100_000 for at in range(60)})["m3"]
     stamp = Stamp.of(path)
     content = bytearray(path.read_bytes())
-    if place > 100_000:  # a member that grew: what is behind it has moved
+    if place == "middle":  # nothing moves
+        content[len(content) // 2 + 10] ^= 1
+    elif place > 100_000:  # a member that grew: what is behind it has moved
         content[place:] = bytes(512) + content[place:-512]
     else:
         content[place] ^= 1
