@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import soundfile
 
 from millrace.asr.buckets.files import SCHEMA, write_tars
+from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
 
 RATE = 16_000
@@ -50,8 +51,8 @@ def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]
     for name, rows in buckets.items():
         table = pa.Table.from_pylist(rows, schema=schema)
         pq.write_table(table, folder / "train" / f"{name}.parquet", row_group_size=7, store_schema=False)
-    states = {str(tar): (tar.stat().st_size, tar.stat().st_mtime_ns) for tar in tars if tar.exists()}
-    write_tars(folder / "tars.parquet", [str(tar) for tar in tars], states)
+    stamps = {str(tar): Stamp.of(tar) for tar in tars if tar.exists()}
+    write_tars(folder / "tars.parquet", [str(tar) for tar in tars], stamps)
     named = [{"bucket_id": name, "path": f"train/{name}.parquet"} for name in buckets]
     atomic.write_json(folder / "bucket_config.json", {"buckets": named, "splits": {}})
     return folder

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from millrace.asr import build_bucket_manifests
-from millrace.asr.buckets.edges import bucket_ids
+from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
 from tests.asr.bucket_corpus import corpus, files, rows_of, speech_index, write_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,11 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, run) -> None:
     assert code == 0, seen
     assert "train: 100 rows in, 100 out, 0 rejected" in seen
     assert "dev: 2 rows in, 1 out, 1 rejected; rejected: 1 empty_transcript" in seen
+    for bucket in bucket_ids(DEFAULT_EDGES):
+        seconds = [row["duration_s"] for row in rows_of(tmp_path / "out" / "train" / f"{bucket}.parquet")]
+        facts = f"{sum(seconds) / 3600:.2f} hours, mean {np.mean(seconds or 0):.1f} s"
+        facts += f", longest {max(seconds, default=0):.1f} s"
+        assert f"INFO {bucket}: {len(seconds)} sample{'s' * (len(seconds) != 1)}, {facts}\n" in seen
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     assert [bucket["bucket_id"] for bucket in config["buckets"]][:2] == ["b_0_3", "b_3_5"]
     assert sum(len(rows_of(tmp_path / "out" / bucket["path"])) for bucket in config["buckets"]) == 100

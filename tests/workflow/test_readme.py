@@ -32,6 +32,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
     return workflow
 
 
+@pytest.fixture(scope="module")
+def bucketed(built: Workflow) -> Workflow:
+    """The same with the buckets of the ASR lane."""
+    built.run("asr_data")
+    return built
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("page", "number", "split"), [("README", 0, "train"), ("speech", 1, "train"), ("speech", 2, "test")]
@@ -53,13 +60,12 @@ def test_what_stands_on_two_pages_is_the_same():
     assert SNIPPETS["README"][:2] == [SNIPPETS["speech"][0], SNIPPETS["asr"][0]]
     assert set(SNIPPETS["README"]) <= {*SNIPPETS["speech"], *SNIPPETS["asr"]}
     assert len(SNIPPETS["speech"]) == 3 and len(SNIPPETS["python"]) == len(TRAINERS) == 8
-    assert max(len(code.splitlines()) for code in SNIPPETS["python"]) <= 25
+    assert max(len(code.splitlines()) for code in SNIPPETS["python"]) <= 26
 
 
 @pytest.mark.e2e
-def test_the_snippet_of_the_asr_lane_reads_the_training_rows(built: Workflow, monkeypatch, capsys):
-    built.run("asr_data")
-    monkeypatch.chdir(built.folder)
+def test_the_snippet_of_the_asr_lane_reads_the_training_rows(bucketed: Workflow, monkeypatch, capsys):
+    monkeypatch.chdir(bucketed.folder)
     exec(SNIPPETS["asr"][0], {"__name__": "__main__"})
     index = pq.read_table("results/speech/index.parquet", filters=[("split", "=", "train")])
     sizes = re.findall(r"torch.Size\(\[(\d+),", capsys.readouterr().out)
@@ -69,9 +75,8 @@ def test_the_snippet_of_the_asr_lane_reads_the_training_rows(built: Workflow, mo
 @pytest.mark.e2e
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("title", "code"), TRAINERS, ids=[title for title, _ in TRAINERS])
-def test_the_snippets_for_trainers_run(built: Workflow, title, code, monkeypatch, capfd):
-    built.run("asr_data")
-    monkeypatch.chdir(built.folder)
+def test_the_snippets_for_trainers_run(bucketed: Workflow, title, code, monkeypatch, capfd):
+    monkeypatch.chdir(bucketed.folder)
     if title == "Resume":
         with pytest.raises(SystemExit, match="goes on with step 2 of epoch 1"):
             exec(code, {"__name__": "__main__"})
@@ -82,6 +87,53 @@ def test_the_snippets_for_trainers_run(built: Workflow, title, code, monkeypatch
         assert said.startswith("epoch 1, step 2:")
     words = {"Lightning": "max_epochs=2` reached", "The Hugging Face Trainer": "'epoch': '2'"}
     assert words.get(title, "") in said != ""
+
+
+LOADERS = {
+    f"{page} {number}": code
+    for page, codes in SNIPPETS.items()
+    for number, code in enumerate(codes)
+    if re.search(r"open_loader\(|BatchLoader\(", code)
+}
+# A factory for the audit: what a snippet iterates first.
+FACTORY = '''
+from pathlib import Path
+
+from millrace.common.loading.loader import BatchLoader
+
+
+class Begun(BaseException):
+    """A loader is about to be read."""
+
+
+def begin(loader):
+    raise Begun(loader)
+
+
+def loader():
+    code, iterate = Path(__file__).with_name("snippet.txt").read_text(), BatchLoader.__iter__
+    BatchLoader.__iter__ = begin
+    try:
+        exec(code, {"__name__": "__main__"})
+    except Begun as begun:
+        return begun.args[0]
+    finally:
+        BatchLoader.__iter__ = iterate
+'''
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_of_the_docs_gives_two_ranks_different_samples(bucketed: Workflow, name, tmp_path: Path):
+    (tmp_path / "snippet.txt").write_text(LOADERS[name])
+    (tmp_path / "factory.py").write_text(FACTORY)
+    (bucketed.folder / "loader.json").unlink(missing_ok=True)  # of a loader of one rank
+    audit = [sys.executable, "-m", "millrace.audit.check_loader", "--loader", f"{tmp_path}/factory.py:loader"]
+    command = [*audit, "--ranks", "2", "--only", "DP2", "--strict", "--timeout", "300"]
+    done = subprocess.run(
+        command, cwd=bucketed.folder, env=bucketed.environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "1 pass" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 @pytest.mark.e2e

@@ -11,11 +11,12 @@ import argparse
 from pathlib import Path
 
 from millrace.asr.buckets import build as buckets
+from millrace.asr.buckets.config import output_folder
 from millrace.asr.buckets.edges import edge_policy
+from millrace.asr.buckets.files import bucket_lines
 from millrace.asr.buckets.join import TarIndices, index_files, sweep
 from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli
-from millrace.common.errors import MillraceError
 
 # Where the workflow keeps the speech lane's index, and the indices of tars.
 SPEECH, TARS = "results/speech", "default: those in results/asr/tar_index"
@@ -74,16 +75,14 @@ def main(argv: list[str] | None = None) -> None:
         threads=args.threads,
         row_group=args.row_group,
     )
-    folder = args.output.parent if args.output.name == "bucket_config.json" else args.output
-    if args.output.suffix == ".json" and folder == args.output:
-        raise MillraceError(
-            "the buckets' config is always bucket_config.json", str(folder), "Name that or a folder"
-        )
+    folder = output_folder(args.output)
     with cli.Progress(sum(manifest.rows for manifest in splits), "rows", "manifests read") as progress:
         ledgers = buckets.build(splits, indices, folder, choices, progress.advance)
     for ledger in ledgers:
         cli.log.info("%s", ledger.line())
     buckets.check_errors(ledgers, args.max_error_fraction, folder)
+    for line in bucket_lines(folder):
+        cli.log.info("%s", line)
     for path in sweep(args.sweep, index_files(args.tar_index)) if args.sweep else ():
         cli.log.info("removed %s, of a partition that is no more", path)
 

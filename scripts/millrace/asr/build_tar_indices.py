@@ -12,7 +12,8 @@ import json
 import os
 from pathlib import Path
 
-from millrace.asr.tars.index import write_index
+from millrace.asr.tars import json_index
+from millrace.asr.tars.index import known_index, unchanged, write_index
 from millrace.asr.tars.partition import ScanLog, read_partition, scan_all
 from millrace.asr.tars.scan import CHAINS
 from millrace.common import atomic, cli
@@ -43,6 +44,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
     chains = "chains of headers at once in one tar (default %(default)s)"
     parser.add_argument("--chains", type=cli.positive_int, default=CHAINS, help=chains)
+    beside = (
+        "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original script does"
+    )
+    parser.add_argument("--json", action="store_true", help=beside)
     max_failed = "fail above this share of tars without any index (default %(default)s: never)"
     parser.add_argument("--max-failed", type=float, default=1.0, help=max_failed)
     return parser
@@ -64,8 +69,16 @@ def main(argv: list[str] | None = None) -> None:
 
 def _build(args: argparse.Namespace, path: str | Path, output: Path, report_path: str | Path) -> None:
     partition = read_partition(path)
-    log = ScanLog(partition)
-    records = write_index(output, log.watch(scan_all(partition.tars, args.threads, args.chains)))
+    log, known = ScanLog(partition), known_index(output)
+    kept = unchanged(known, partition.tars, args.threads)
+    if args.json:
+        kept = {tar for tar in kept if json_index.is_current(tar)}
+    if kept:
+        cli.log.info("%d of %d tars are unchanged: their indices are kept", len(kept), len(partition.tars))
+    if known and [*known.tars] == partition.tars and kept == {*known.tars} and Path(report_path).exists():
+        return
+    scans = log.watch(scan_all(partition.tars, args.threads, args.chains, known, kept))
+    records = write_index(output, json_index.written(scans, kept) if args.json else scans)
     report = log.report(records)
     # ASCII JSON: a path that is not UTF-8 is kept as surrogates.
     atomic.write_text(report_path, json.dumps(report, indent=2, sort_keys=True) + "\n")

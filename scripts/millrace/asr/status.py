@@ -7,6 +7,8 @@ from pathlib import Path
 
 from millrace.asr.inputs import BUCKETS, CALIBRATION, PARTITIONS, RUNS_PAGE, VERIFICATION
 from millrace.common import jsonl, progress
+from millrace.common.errors import counted
+from millrace.common.ledger import Ledger
 from millrace.common.workflow.status import partition_files
 
 PAGES = [RUNS_PAGE, "results/asr/report/throughput.html"]
@@ -32,7 +34,7 @@ def steps() -> list[tuple[str, str, dict[str, list] | None]]:
 
 
 def facts() -> dict[str, str]:
-    """Tars; samples and hours of the buckets; error rates of the runs, from first to last."""
+    """Tars; samples, rejected rows and hours of the buckets; error rates of the runs, from first to last."""
     files, lines = partition_files("asr").get("tars"), {}
     if files:
         tars = sum(len(jsonl.read(path)["tars"]) for (path,) in files.values())
@@ -42,7 +44,7 @@ def facts() -> dict[str, str]:
         parts = [("train", config["total_hours"]), *((k, v["hours"]) for k, v in config["splits"].items())]
         parts += [(each["bucket_id"], each["hours"]) for each in config["buckets"] if each["samples"]]
         hours = ", ".join(f"{name} {value:.2f}" for name, value in parts)
-        lines[BUCKETS] = f"{config['total_samples']} samples in buckets; hours: {hours}"
+        lines[BUCKETS] = f"{config['total_samples']} samples in buckets, {_rejected()}; hours: {hours}"
     for path in sorted(Path("results/asr/runs").glob("*/metrics.json")):
         if _MEASURED.fullmatch(run := path.parent.name):
             continue
@@ -54,3 +56,12 @@ def facts() -> dict[str, str]:
         length = f"{metrics['optimizer_steps']} steps in {progress.clock(metrics['seconds'])}"
         lines[str(path)] = f"run {run}: {', '.join(rates) or 'no error rates'}, {length}"
     return lines
+
+
+def _rejected() -> str:
+    """How many rows of all splits the buckets lack, with the reasons, the most frequent first."""
+    ledgers = jsonl.read_or([], Path(BUCKETS).with_name("ledger.json"))
+    if not ledgers:
+        return "no ledger of rejected rows"
+    total = Ledger.total("asr_build_bucket_manifests", "all splits", map(Ledger.from_dict, ledgers), "row")
+    return f"{counted(total.rows_rejected, 'row')} rejected ({total.reasons() or 'none'})"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.asr.buckets.join import Addresses, TarIndices, index_files
+from millrace.asr.tars.stamp import Stamp
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import index_of, write_tar
 
@@ -42,7 +43,7 @@ def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pyte
     assert [len(piece) for piece in pieces] == [10, 10]
     rows = {(row["tar"], row["name"]) for piece in pieces for row in piece.to_pylist()}
     assert rows == {(3 - number, f"m{number}_{n}".encode()) for number in range(4) for n in range(5)}
-    assert indices.state(str(tars[0])) == (tars[0].stat().st_size, tars[0].stat().st_mtime_ns)
+    assert indices.state(str(tars[0])) == Stamp.of(tars[0])
     assert indices.state(str(tmp_path / "gone.tar")).startswith("missing")
     assert indices.state("elsewhere.tar") == "in none of the tar indices"
     # Another spelling of the same path is the same tar.

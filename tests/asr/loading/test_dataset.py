@@ -155,6 +155,17 @@ def test_bad_samples_are_counted_logged_and_left_out(damaged, workers, caplog):
         assert any("t2_2.flac" in line and "t2.tar" in line and "not_audio" in line for line in lines)
 
 
+def test_a_worker_logs_twenty_bad_samples_and_says_that_there_are_more(tmp_path, caplog):
+    buckets = corpus(tmp_path)
+    for tar in tmp_path.glob("*.tar"):
+        tar.unlink()
+    loader = BatchLoader(dataset_of(buckets), max_bad_fraction=1)
+    list(loader)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.startswith("sample left out (tar_missing)") for line in lines] == [True] * 20 + [False]
+    assert "logs no further ones, but all are counted" in lines[-1] and loader.bad.count == 24
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_too_many_bad_samples_stop_the_run(damaged, workers):
     loader, seen = BatchLoader(dataset_of(damaged), workers, max_bad_fraction=0.05), []
@@ -171,6 +182,8 @@ def test_too_many_bad_samples_stop_the_run(damaged, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_changed_tar_stops_the_run_with_the_remedy(tmp_path, workers):
     buckets = corpus(tmp_path)
+    content = (tmp_path / "t1.tar").read_bytes()
+    (tmp_path / "t1.tar").write_bytes(content[512:] + content[:512])
     os.utime(tmp_path / "t1.tar", ns=(5, 5))
     with pytest.raises(MillraceError) as error:
         list(BatchLoader(dataset_of(buckets), workers, max_bad_fraction=1))

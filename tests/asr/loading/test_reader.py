@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
+from millrace.asr.tars.stamp import Stamp
 from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import write_tar
 
@@ -119,6 +121,7 @@ def test_what_cannot_be_read_is_an_error_in_its_place(tars, tmp_path, threads):
     odd = {
         (str(tmp_path / "gone.tar"), 0, 10): "tar_missing",
         (str(tmp_path / "folder.tar"), 0, 10): "io_error",
+        (f"{tar}/below.tar", 0, 10): "tar_missing",
         (tar, end - 100, 200): "short_read",
         (tar, end + 512, 1): "short_read",
         (tar, -1, 10): "bad_address",
@@ -152,6 +155,57 @@ def test_a_tar_that_is_not_as_recorded_is_refused(tars):
         with pytest.raises(MillraceError, match="changed"):
             list(IndexedTarReader(tars=known).read_many([request]))
     assert open_tars() == 0
+
+
+def test_too_many_open_files_stop_the_run_and_say_what_to_lower(tars):
+    reader, limits = IndexedTarReader(64), resource.getrlimit(resource.RLIMIT_NOFILE)
+    requests = {request[0]: request for request in tars[0]}.values()
+    free = os.open(os.devnull, os.O_RDONLY)  # the next descriptor that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(
+            MillraceError, match=r"too many open files\. Lower max_open_tars or raise `ulimit -n`"
+        ):
+            list(reader.read_many(requests))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert all(isinstance(raw, bytes) for raw in reader.read_many(requests))
+
+
+def test_a_copy_is_read_and_said_once(tars, caplog):
+    requests, expected = tars
+    known = {}
+    for path in {request[0] for request in requests}:
+        stamp = Stamp.of(path)
+        known[path] = TarState(path, stamp.size, stamp.mtime_ns, digest=stamp.digest)
+        os.utime(path, ns=(5, 5))  # as cp leaves it
+    reader = IndexedTarReader(4, tars=known)
+    for _ in range(2):
+        assert list(reader.read_many(requests)) == expected
+    (line,) = caplog.messages
+    assert "is a copy of the one that was indexed: its time alone differs" in line and ".tar" in line
+
+
+@pytest.mark.parametrize("place", [0, 130, "middle", 700_000, 3_000_000, 5_900_000, -20_000])
+def test_a_tar_of_the_same_size_with_other_content_is_refused(tmp_path, place, caplog):
+    path = tmp_path / "a.tar"
+    offset, size = write_tar(path, {f"m{at}": bytes([at]) * 100_000 for at in range(60)})["m3"]
+    stamp = Stamp.of(path)
+    content = bytearray(path.read_bytes())
+    if place == "middle":  # nothing moves
+        content[len(content) // 2 + 10] ^= 1
+    elif place > 100_000:  # a member that grew: what is behind it has moved
+        content[place:] = bytes(512) + content[place:-512]
+    else:
+        content[place] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(5, 5))
+    known = {path: TarState(str(path), *stamp[:2], digest=stamp.digest)}
+    message = rf"{path}: the tar has changed .*no copy either, as its content differs.*folder as tar_root"
+    with pytest.raises(MillraceError, match=message):
+        IndexedTarReader(tars=known).read(path, offset, size)
+    assert not caplog.messages and open_tars() == 0
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -14,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.buckets.files import write_tars
 from millrace.asr.loading import row_table_writer
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
 from millrace.asr.loading.row_table import RowTable
+from millrace.asr.tars.stamp import Stamp
 from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
@@ -43,8 +45,8 @@ def test_rows_are_those_of_the_parquets(tmp_path):
         assert all(getattr(row, name) == expected[name] for name in names)
         assert row.language == (expected["language"] or "")
         assert row.duration_s == np.float32(expected["duration_s"])
-        stat = os.stat(expected["tar_path"])
-        assert table.tar_state(row.tar) == TarState(expected["tar_path"], stat.st_size, stat.st_mtime_ns)
+        stamp, path = Stamp.of(expected["tar_path"]), expected["tar_path"]
+        assert table.tar_state(row.tar) == TarState(path, *stamp[:2], digest=stamp.digest)
         assert table.member(number) == expected["tar_member_name"]
     assert [len(lengths) for lengths in table.durations()] == [12, 12]
     copy = pickle.loads(pickle.dumps(table))
@@ -107,6 +109,31 @@ def test_a_tar_root_that_is_given_comes_before_that_of_the_buckets(project, tmp_
         assert str(error.value).endswith(f" does not exist (paths are resolved from {root}; see tar_root)")
 
 
+def test_tars_with_absolute_paths_are_found_where_tar_root_says(tmp_path, monkeypatch):
+    """In place of the folder that they share; in folders of their own below it they stay."""
+    rows = rows_of(corpus(tmp_path / "old"))
+    for row in rows:
+        folder = tmp_path / "old/tars" / Path(row["tar_path"]).stem
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            Path(row["tar_path"]).rename(folder / "audio.tar")
+        row["tar_path"] = str(folder / "audio.tar")
+    buckets = write_buckets(
+        tmp_path / "buckets", {"b_0_5": rows}, sorted({Path(row["tar_path"]) for row in rows})
+    )
+    check_readable(buckets)
+    (tmp_path / "old/tars").rename(tmp_path / "new")
+    check_readable(buckets, tar_root=tmp_path / "new")
+    monkeypatch.chdir(tmp_path)
+    check_readable(buckets, tar_root="new")
+    table = RowTable.open(buckets)
+    row = table.rows([0])[0]
+    with pytest.raises(
+        ReadError, match="does not exist; if the tars were moved, give their folder as tar_root"
+    ):
+        IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
+
+
 def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path, monkeypatch):
     rows = rows_of(corpus(tmp_path))
     named = [{**row, "tar_path": os.path.basename(row["tar_path"])} for row in rows]
@@ -131,6 +158,40 @@ def test_the_table_follows_the_buckets(tmp_path):
     assert len(table) == 5 and table.tar_state(0).size is None
     tables = {table.path.name, RowTable.open(two, cache).path.name}
     assert {path.name for path in cache.glob("*.table")} == tables
+
+
+def test_the_table_follows_the_tars_that_were_indexed_anew(tmp_path):
+    buckets = corpus(tmp_path)
+    tar = Path(RowTable.open(buckets).tar_state(0).path)
+    os.utime(tar, ns=(5, 5))
+    # The same rows from the same bytes: only the record of the tars is another.
+    tars = sorted(tmp_path.glob("*.tar"))
+    write_tars(
+        buckets / "tars.parquet", [str(path) for path in tars], {str(path): Stamp.of(path) for path in tars}
+    )
+    assert RowTable.open(buckets).tar_state(0).mtime_ns == 5
+
+
+def test_tars_of_an_earlier_build_have_no_digest_and_their_copies_are_refused(tmp_path):
+    buckets = corpus(tmp_path)
+    tars = pq.read_table(buckets / "tars.parquet").drop_columns(["digest"])
+    pq.write_table(tars, buckets / "tars.parquet")
+    table = RowTable.open(buckets)
+    row, state = table.rows([0])[0], table.tar_state(0)
+    assert state.digest == "" and state.mtime_ns == os.stat(state.path).st_mtime_ns
+    assert IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
+    os.utime(state.path, ns=(5, 5))
+    with pytest.raises(MillraceError, match="no copy either, as its content differs, or none was noted"):
+        IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
+
+
+def test_a_table_that_is_cut_and_rows_and_tars_beyond_it_are_errors(tmp_path):
+    table = RowTable.open(corpus(tmp_path))
+    with pytest.raises(KeyError):
+        table.tar_state(3)
+    os.truncate(table.path, 200)
+    with pytest.raises(MillraceError, match="the row table is cut"):
+        table.rows([20])
 
 
 def test_ranks_that_open_at_once_share_one_table(tmp_path, monkeypatch):

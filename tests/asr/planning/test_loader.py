@@ -1,15 +1,143 @@
-"""open_loader: a plan an epoch, resume at the batch, hooks in the workers, what other trainers ask of it."""
+"""open_loader: its rank, a plan an epoch, resume at the batch, hooks in workers, what other trainers ask."""
 
 from __future__ import annotations
+
+import logging
+import multiprocessing
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 from millrace.asr.loading.decode import DecodeError
-from millrace.asr.planning.loader import open_loader
+from millrace.asr.planning.loader import current_rank, open_loader
 from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import corpus
+
+
+@pytest.fixture(autouse=True)
+def no_ranks(monkeypatch) -> None:
+    """The environment of one process."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def set_ranks(monkeypatch, text: str) -> None:
+    """Set what `text` says of RANK and WORLD_SIZE, as in "RANK=1 WORLD_SIZE=2"."""
+    for name, value in (pair.split("=") for pair in text.split()):
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "place"),
+    [
+        ("", {}, (0, 1)),
+        ("WORLD_SIZE=1", {}, (0, 1)),
+        ("RANK= WORLD_SIZE=", {}, (0, 1)),
+        ("RANK=2 WORLD_SIZE=3", {}, (2, 3)),
+        ("RANK=0 WORLD_SIZE=1", {}, (0, 1)),
+        ("RANK=2 WORLD_SIZE=3", {"rank": 2}, (2, 3)),
+        ("RANK=2 WORLD_SIZE=3", {"rank": 2, "world_size": 3}, (2, 3)),
+        ("", {"rank": 1, "world_size": 2}, (1, 2)),
+        ("", {"rank": 0}, (0, 1)),
+    ],
+)
+def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
+    tmp_path, monkeypatch, environment, given, place
+):
+    set_ranks(monkeypatch, environment)
+    loader = open_loader(corpus(tmp_path), seconds=1.0, **given)
+    assert (loader.dataset.rank, loader.plan.world_size) == place
+    if not given:
+        assert current_rank() == place
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "message"),
+    [
+        ("RANK=0", {}, r"does not say which rank this is \(RANK=0, WORLD_SIZE=\(unset\)\)"),
+        ("WORLD_SIZE=2", {}, r"does not say which rank this is \(RANK=\(unset\), WORLD_SIZE=2\)"),
+        ("RANK=2 WORLD_SIZE=2", {}, "does not say which rank"),
+        ("RANK=-1 WORLD_SIZE=2", {}, "does not say which rank"),
+        ("RANK=first WORLD_SIZE=2", {}, "does not say which rank"),
+        ("RANK=1 WORLD_SIZE=2", {"rank": 0}, r"rank 0 of 2 \(open_loader\), but this is rank 1 of 2 \(RANK"),
+        ("RANK=0 WORLD_SIZE=2", {"world_size": 1}, "rank 0 of 1 .* but this is rank 0 of 2"),
+        ("RANK=0 WORLD_SIZE=1", {"rank": 0, "world_size": 2}, "rank 0 of 2 .* but this is rank 0 of 1"),
+        ("", {"world_size": 2}, "world_size is 2, and nothing says which rank this is"),
+        ("", {"rank": 1}, "there is no rank 1 of 1"),
+        ("", {"rank": 2, "world_size": 2}, "there is no rank 2 of 2"),
+        ("", {"rank": -1, "world_size": 2}, "there is no rank -1 of 2"),
+        ("", {"world_size": 0}, "there is no rank 0 of 0"),
+    ],
+)
+def test_what_is_given_must_be_what_runs(tmp_path, monkeypatch, environment, given, message):
+    set_ranks(monkeypatch, environment)
+    with pytest.raises(MillraceError, match=message):
+        open_loader(corpus(tmp_path), **given)
+
+
+def read_in_a_group(buckets, store, rank: int, answers) -> None:
+    """The rows that a rank of a process group of two gets, and what it is told if it asks for another's."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    rows = [row for batch in open_loader(buckets, seconds=1.0) for row in batch.rows.tolist()]
+    try:
+        open_loader(buckets, rank=1 - rank, world_size=2)
+    except MillraceError as error:
+        answers.put((rank, rows, error.problem))
+    torch.distributed.destroy_process_group()
+
+
+def test_ranks_of_a_process_group_read_every_row_once(tmp_path, monkeypatch):
+    # What runs is the group, whatever is left in the environment.
+    set_ranks(monkeypatch, "RANK=0 WORLD_SIZE=1")
+    context, buckets = multiprocessing.get_context("spawn"), corpus(tmp_path)
+    answers = context.SimpleQueue()
+    ranks = [
+        context.Process(target=read_in_a_group, args=(buckets, tmp_path / "store", rank, answers))
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    told = {rank: (rows, problem) for rank, rows, problem in (answers.get(), answers.get())}
+    assert sorted(told[0][0] + told[1][0]) == list(range(24)) and told[0][0] and told[1][0]
+    assert all(f"but this is rank {rank} of 2 (torch.distributed)" in told[rank][1] for rank in told)
+
+
+def test_a_loader_that_was_opened_before_its_ranks_is_refused(tmp_path, monkeypatch):
+    loader = open_loader(corpus(tmp_path), seconds=1.0)
+    assert len(list(loader)) == len(loader)
+    set_ranks(monkeypatch, "RANK=1 WORLD_SIZE=2")
+    with pytest.raises(MillraceError, match=r"opened for rank 0 of 1 .* but this is rank 1 of 2"):
+        list(loader)
+
+
+@pytest.fixture
+def log_file(tmp_path):
+    """What this process and its workers log."""
+    handler = logging.FileHandler(tmp_path / "log.txt")
+    logging.getLogger("millrace").addHandler(handler)
+    yield tmp_path / "log.txt"
+    logging.getLogger("millrace").removeHandler(handler)
+    handler.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copied_tars_are_read_from_their_new_folder_and_said_in_one_line(tmp_path, workers, log_file):
+    buckets = corpus(tmp_path / "old")
+    (tmp_path / "new").mkdir()
+    for tar in (tmp_path / "old").glob("*.tar"):
+        shutil.copyfile(tar, tmp_path / "new" / tar.name)
+        tar.unlink()
+    loader = open_loader(buckets, workers, seconds=1.0, tar_root=tmp_path / "new")
+    assert sorted(row for batch in loader for row in batch.rows.tolist()) == list(range(24))
+    assert sorted(row for batch in loader for row in batch.rows.tolist()) == list(range(24))
+    loader.close()
+    (line,) = log_file.read_text().splitlines()
+    assert f"{tmp_path}/new/t" in line and "is a copy of the one that was indexed" in line
 
 
 def epochs(loader, first: int = 0) -> list[tuple]:
@@ -43,7 +171,7 @@ def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(tmp_path, workers):
         assert len(resumed) == len(resumed.plan) == len(list(resumed))  # the pass after it is a whole one
 
 
-@pytest.mark.parametrize("other", [{"seed": 1}, {"seconds": 2.0}, {"world_size": 2}])
+@pytest.mark.parametrize("other", [{"seed": 1}, {"seconds": 2.0}, {"rank": 0, "world_size": 2}])
 def test_a_state_of_another_plan_is_refused(tmp_path, other):
     buckets = corpus(tmp_path)
     state = open_loader(buckets, seconds=1.0).state_dict()

@@ -190,6 +190,21 @@ def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named() -> None:
     assert sum(plan.is_filler(0, rank) for rank in range(8)) == 5 == plan.stats()["filler_batches"]
     assert_once(seen(plan), 3)
     assert len(plan) == 1 and all(len(plan.batch(0, rank)) == 1 for rank in range(8))
+    # The cheapest is repeated, and counts once.
+    repeated = [plan.batch(0, rank).tolist() for rank in range(8) if plan.is_filler(0, rank)]
+    assert repeated == [[0]] * 5
+    stats = plan.stats()
+    assert (stats["rows"], stats["batches"], stats["steps"], stats["real_seconds"]) == (3, 3, 1, 12.0)
+
+
+def test_the_figures_of_a_plan_and_of_its_rest_are_those_of_its_rows() -> None:
+    parts = [np.array([1.0, 2.0, 2.5, 300.0], np.float32), np.array([250.0, 260.0, 3.0], np.float32)]
+    plan = plan_epoch(parts, BUDGET, 0, 0, 4)
+    stats = plan.stats()
+    assert (stats["rows"], stats["real_seconds"], stats["over_budget_batches"]) == (7, 818.5, 3)
+    assert (stats["split_batches"], stats["filler_batches"], stats["batches"]) == (2, 1, 7)
+    rest = replan(plan, 0, 3).stats()
+    assert (rest["rows"], rest["real_seconds"], rest["over_budget_batches"]) == (7, 818.5, 3)
 
 
 def test_arguments_that_cannot_be_planned_are_refused() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.common.ledger import Ledger
 from millrace.common.workflow import status
 from millrace.common.workflow.status import Run
 
@@ -167,17 +168,39 @@ def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():
     assert earlier == ["failed: no step says why, see run.log"]
 
 
-def test_the_closing_lines_of_a_run_say_what_it_made(folder):
+@pytest.mark.parametrize(
+    ("rejects", "rejected"),
+    [
+        (
+            {
+                "dev": {"tar_missing": 1},
+                "train": {"contradicting_row": 2, "tar_missing": 1, "duration_nan": 1},
+            },
+            "5 rows rejected (2 tar_missing, 2 contradicting_row, 1 duration_nan)",
+        ),
+        ({"train": {"duplicate_row": 1}}, "1 row rejected (1 duplicate_row)"),
+        ({"train": {}}, "0 rows rejected (none)"),
+        ({}, "no ledger of rejected rows"),
+    ],
+)
+def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
     buckets = [{"bucket_id": "b_3_5", "hours": 1.5, "samples": 9}, {"bucket_id": "b_5_7", "samples": 0}]
     config = {"buckets": buckets, "total_samples": 9, "total_hours": 1.5, "splits": {"dev": {"hours": 0.25}}}
     write("results/asr/buckets/bucket_config.json", 50, config)
+    ledgers = [
+        Ledger(
+            "asr_build_bucket_manifests", split, "row", 12, 12 - sum(rejected.values()), rejected
+        ).as_dict()
+        for split, rejected in rejects.items()
+    ]
+    write("results/asr/buckets/ledger.json", 50, ledgers)
     rates = {"first_evaluation": {"wer": 1.0, "cer": 0.9}, "last_evaluation": {"wer": 0.5, "cer": 0.25}}
     metrics = {**rates, "test": {"wer": 0.6}, "optimizer_steps": 600, "seconds": 228.0}
     for run in ("demo", "bench_1"):
         write(f"results/asr/runs/{run}/metrics.json", 40, metrics)
     write("results/asr/report/throughput.html", 30)
     assert status.closing_lines(["asr"], NOW - 60, False, []) == [
-        "asr: 9 samples in buckets; hours: train 1.50, dev 0.25, b_3_5 1.50",
+        f"asr: 9 samples in buckets, {rejected}; hours: train 1.50, dev 0.25, b_3_5 1.50",
         "asr: run demo: dev WER 1.000 -> 0.500, dev CER 0.900 -> 0.250, test WER 0.600, 600 steps in 0:03:48",
         f"open {folder}/results/asr/report/throughput.html",
         "all pages in one: snakemake --report report.html",

@@ -24,6 +24,7 @@ from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests.manifest import Manifest, RowRange
 from millrace.asr.tars.paths import one_spelling
+from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic, hashing
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
@@ -119,8 +120,8 @@ class _Build:
         )
         states = {tar: index.state(tar) if index else "no tar index was given" for tar in indexed}
         states |= {tar: _file_state(tar) for tar in addressed}
-        # (size, mtime_ns) of the tars that can be used, and the reason of those that cannot.
-        self.states = {tar: state for tar, state in states.items() if not isinstance(state, str)}
+        # The tars that can be used as they were indexed, and the reason of those that cannot.
+        self.stamps = {tar: state for tar, state in states.items() if not isinstance(state, str)}
         self.without = {tar: state for tar, state in states.items() if isinstance(state, str)}
         self.details = {tar: index.remark(tar) for tar in indexed} if index else {}
         self.details |= self.without
@@ -165,7 +166,7 @@ class _Build:
             _check_train(splits, self.output_dir)
             # From here on the files change: the config of an older build goes.
             (self.output_dir / "bucket_config.json").unlink(missing_ok=True)
-            write_tars(self.output_dir / "tars.parquet", self.tars, self.states)
+            write_tars(self.output_dir / "tars.parquet", self.tars, self.stamps)
         files.sweep()
         files.write_config("keep" if choices.keep_over_max else "drop", choices.edges.as_dict())
         return [split.ledger for split in splits]
@@ -306,10 +307,12 @@ class _Build:
         tar, files = self.tars[rows[0]["tar"]], split.manifest.files
         seconds = samples.header_seconds(tar, offset)
         fits = [seconds is not None and abs(row["duration_s"] - seconds) <= 0.05 for row in rows]
-        decided = len({row["language"] for row, fit in zip(rows, fits, strict=True) if fit}) == 1
+        fitting = [at for at, fit in enumerate(fits) if fit]
+        decided = bool(fitting) and samples.agree_in_language([rows[at]["language"] for at in fitting])
         problems = [mc.CODE["duplicate_row" if decided and fit else "contradicting_row"] for fit in fits]
         if decided:
-            problems[fits.index(True)] = 0
+            used = next((at for at in fitting if rows[at]["language"]), fitting[0])
+            problems[used] = 0
         texts = [
             f"{files[row['row'] >> 40]} row {row['row'] & ((1 << 40) - 1)} says {row['duration_s']:g} s, "
             f"{row['language'] or 'no language'}"
@@ -328,11 +331,10 @@ class _Build:
         return Names(name for piece in pieces for name in piece["name"].to_pylist())
 
 
-def _file_state(tar: str) -> tuple[int, int] | str:
-    """(size in bytes, mtime_ns) of a tar as it is now, or the reason why it cannot be read."""
+def _file_state(tar: str) -> Stamp | str:
+    """A tar as it is now, or the reason why it cannot be read."""
     try:
-        stat = Path(tar).stat()
-        return stat.st_size, stat.st_mtime_ns
+        return Stamp.of(tar)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         return getattr(error, "strerror", None) or str(error)
 

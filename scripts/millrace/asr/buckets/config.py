@@ -62,6 +62,16 @@ class BucketConfig:
         return paths
 
 
+def output_folder(output: Path) -> Path:
+    """The bucket folder that is named by itself or by its bucket_config.json. Raises MillraceError."""
+    if output.name == "bucket_config.json":
+        return output.parent
+    if output.suffix == ".json":
+        problem = "the buckets' config is always bucket_config.json"
+        raise MillraceError(problem, str(output), "Name that or a folder")
+    return output
+
+
 def relative_tar_root(folder: Path, tars: Iterable[str]) -> str:
     """The working folder, where relative tar paths start, as seen from `folder`; "" if all are absolute."""
     if all(map(os.path.isabs, tars)):

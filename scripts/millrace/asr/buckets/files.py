@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 from millrace.asr.buckets import edges as bucket_edges
 from millrace.asr.buckets.config import relative_tar_root
 from millrace.asr.manifests import columns as mc
-from millrace.common import atomic
+from millrace.asr.tars.stamp import Stamp
+from millrace.common import atomic, jsonl
+from millrace.common.errors import counted
 
 TRAIN = "train"
 SCHEMA = pa.schema(
@@ -33,6 +35,8 @@ SCHEMA = pa.schema(
         ("sample_id", pa.uint64()),
     ]
 )
+# Of the rows of a bucket, as the original script has them: its name, and its upper edge in seconds.
+_OF_BUCKET = [pa.field("bucket_id", mc.TEXT), pa.field("bucket_max_duration", pa.float64())]
 _TAR_REASONS = ("tar_missing", "tar_not_indexed", "not_in_tar", "not_a_file")  # with what is known of the tar
 
 
@@ -43,6 +47,7 @@ class _Writer:
     path: Path
     row_group: int
     parquet: pq.ParquetWriter
+    bucket: tuple[str, float] | None = None  # its name and upper edge; None for another split
     rows: int = 0
     microseconds: int = 0  # whole numbers: the sum does not depend on the order
     longest: float = 0.0
@@ -68,6 +73,12 @@ class _Writer:
         if self.waiting_rows:
             self.parquet.write_table(pa.concat_tables(self.waiting), row_group_size=self.row_group)
         self.parquet.close()
+
+    def labelled(self, table: pa.Table) -> pa.Table:
+        """The rows with the bucket's name and upper edge, if this is a bucket."""
+        for field_, value in zip(_OF_BUCKET, self.bucket or (), strict=False):
+            table = table.append_column(field_, pa.repeat(pa.scalar(value, field_.type), len(table)))
+        return table
 
     def facts(self) -> dict:
         # Snakemake takes a small file of the same bytes for unchanged: a mended transcript must show in it.
@@ -97,21 +108,24 @@ class BucketFiles:
     def writing(self, split: str, has_prompts: bool = False) -> Iterator[None]:
         """Open the files of a split; they get their names when the block ends without an error."""
         schema = SCHEMA.append(pa.field("prompt", mc.TEXT)) if has_prompts else SCHEMA
-        names = [f"{TRAIN}/{bucket}" for bucket in self.ids] if split == TRAIN else [split]
+        buckets: list[tuple[str, float] | None] = [None]
+        if split == TRAIN:
+            schema = pa.schema([*schema, *_OF_BUCKET])
+            buckets = list(zip(self.ids, self.edges[1:], strict=True))
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
-            for name in names:
-                path = self.folder / f"{name}.parquet"
+            for bucket in buckets:
+                path = self.folder / (f"{TRAIN}/{bucket[0]}.parquet" if bucket else f"{split}.parquet")
                 parquet = pq.ParquetWriter(
                     stack.enter_context(atomic.replacing(path)),
                     schema,
-                    use_dictionary=["tar_path", "language"],
+                    use_dictionary=["tar_path", "language", "bucket_id", "bucket_max_duration"],
                     compression="snappy",
                     write_statistics=False,
                     store_schema=False,  # readers see plain text columns; the dictionary is only an encoding
                 )
                 stack.callback(parquet.close)
-                writers.append(_Writer(path, self.row_group, parquet))
+                writers.append(_Writer(path, self.row_group, parquet, bucket))
             yield
             for writer in writers:
                 writer.finish()
@@ -122,7 +136,8 @@ class BucketFiles:
             if len(table):
                 paths = pa.DictionaryArray.from_arrays(table.column("tar").combine_chunks(), self.tars)
                 schema = writer.parquet.schema
-                writer.write(table.append_column("tar_path", paths).select(schema.names).cast(schema))
+                table = writer.labelled(table.append_column("tar_path", paths))
+                writer.write(table.select(schema.names).cast(schema))
 
     def sweep(self) -> None:
         """Remove bucket files of other edges, and files of splits that are gone."""
@@ -169,12 +184,26 @@ class BucketFiles:
         )
 
 
-def write_tars(path: Path, tars: Sequence[str], states: dict[str, tuple[int, int]]) -> None:
-    """Write tar_path, size and mtime_ns of every tar as indexed: readers refuse one that has changed."""
-    columns: dict[str, pa.Array] = {"tar_path": pa.array(tars, pa.string())}
-    for at, name in enumerate(("size", "mtime_ns")):
-        columns[name] = pa.array([states.get(tar, (None, None))[at] for tar in tars], pa.int64())
-    table = pa.table(columns)
+def bucket_lines(folder: Path) -> Iterator[str]:
+    """A line for each bucket that bucket_config.json in `folder` lists: what it holds."""
+    for bucket in jsonl.read(folder / "bucket_config.json")["buckets"]:
+        yield (
+            f"{bucket['bucket_id']}: {counted(bucket['samples'], 'sample')}, {bucket['hours']:.2f} hours, "
+            f"mean {bucket['mean_duration']:.1f} s, longest {bucket['max_duration']:.1f} s"
+        )
+
+
+def write_tars(path: Path, tars: Sequence[str], stamps: dict[str, Stamp]) -> None:
+    """Write path, size, time and digest of every tar as indexed: readers refuse one that has changed."""
+    rows = [stamps.get(tar, Stamp()) for tar in tars]
+    table = pa.table(
+        {
+            "tar_path": pa.array(tars, pa.string()),
+            "size": pa.array([stamp.size for stamp in rows], pa.int64()),
+            "mtime_ns": pa.array([stamp.mtime_ns for stamp in rows], pa.int64()),
+            "digest": pa.array([stamp.digest for stamp in rows], pa.string()),
+        }
+    )
     with atomic.replacing(path) as partial:
         pq.write_table(table, partial, compression="zstd")
 

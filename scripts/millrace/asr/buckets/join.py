@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from millrace.asr.tars.index import TarIndex, TarRecord
 from millrace.asr.tars.paths import real_paths
+from millrace.asr.tars.stamp import Stamp
 from millrace.common import hashing
 from millrace.common.errors import MillraceError
 
@@ -81,13 +82,15 @@ class TarIndices:
         place = place or self._place.get(real_paths([tar])[tar])
         return (place[0], self._indices[place[0]].tars[place[1]]) if place else None
 
-    def state(self, tar: str) -> tuple[int, int] | str:
-        """(size in bytes, mtime_ns) of a tar when it was indexed; or why it has no usable index."""
+    def state(self, tar: str) -> Stamp | str:
+        """A tar as it was when it was indexed; or why it has no usable index."""
         place = self._record(tar)
         if place is None:
             return "in none of the tar indices"
         record = place[1]
-        return f"{record.status}: {record.reason}" if record.failed else (record.size, record.mtime_ns)
+        if record.failed:
+            return f"{record.status}: {record.reason}"
+        return Stamp(record.size, record.mtime_ns, record.digest)
 
     def remark(self, tar: str) -> str:
         """What a person should know of an indexed tar; "" if nothing is odd."""

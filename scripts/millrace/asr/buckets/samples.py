@@ -7,6 +7,7 @@ import os
 import wave
 from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,12 +48,22 @@ def resolve_collisions(
     """Order rows of equal keys, at the places `tied` of `order`, independently of the input's order.
 
     Returns the new order, the places of twins (the rows of one (tar, member) after the first, by duration,
-    transcript, language, file and row), and the places of each member whose durations or languages differ.
+    whether a language is given, transcript, language, file and row), and the places of each member whose
+    durations or languages differ.
     """
-    columns = {"tar_member_name": "", "duration_s": 0.0, "transcript": "", "language": "", "row": 0}
-    rows = table.take(pa.array(order[tied])).to_pylist()
+    columns = ["tar_member_name", "duration_s", "transcript", "language", "row"]
+    rows = table.select(["tar", *columns]).take(pa.array(order[tied])).to_pylist()
     facts = [
-        (key, tars[row["tar"]], *(row[name] or default for name, default in columns.items()))
+        _Twin(
+            key,
+            tars[row["tar"]],
+            row["tar_member_name"] or "",
+            row["duration_s"] or 0.0,
+            not row["language"],
+            row["transcript"] or "",
+            row["language"] or "",
+            row["row"],
+        )
         for key, row in zip(keys[tied].tolist(), rows, strict=True)
     ]
     ranked = sorted(range(len(facts)), key=facts.__getitem__)
@@ -61,5 +72,29 @@ def resolve_collisions(
     ordered = [facts[at] for at in ranked]
     members = [list(places) for _, places in groupby(range(len(ordered)), lambda at: ordered[at][:3])]
     twins = [at for places in members for at in places[1:]]
-    differing = [places for places in members if len({(ordered[at][3], ordered[at][5]) for at in places}) > 1]
+    differing = [places for places in members if _differ([ordered[at] for at in places])]
     return order, tied[twins], [tied[places] for places in differing]
+
+
+class _Twin(NamedTuple):
+    """A row whose key another row has as well; its fields in the order that decides which row is kept."""
+
+    key: int
+    tar: str
+    member: str
+    duration_s: float
+    has_no_language: bool
+    transcript: str
+    language: str
+    row: int
+
+
+def _differ(twins: Sequence[_Twin]) -> bool:
+    """Whether rows of one member contradict each other."""
+    durations = {twin.duration_s for twin in twins}
+    return len(durations) > 1 or not agree_in_language([twin.language for twin in twins])
+
+
+def agree_in_language(languages: Sequence[str | None]) -> bool:
+    """Whether these name one language at most: none contradicts none, and case is no other language."""
+    return len({language.casefold() for language in languages if language}) < 2

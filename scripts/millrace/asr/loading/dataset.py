@@ -100,13 +100,15 @@ class BucketedDataset(Dataset):
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
         """Read, decode and pad the rows of one step, in a worker into one of `slots` or shared memory."""
         begin = time.perf_counter()
+        worker = getattr(get_worker_info(), "id", None)
+        if worker:  # one line for all workers: the first one's
+            self.reader.copies.is_told = True
         rows = self.table.rows(request.rows)
         raws = list(self.reader.read_many([(row.tar, row.offset, row.size) for row in rows]))
         if request.following is not None:
             # Storage works on the next batch while this one is decoded.
             following = self.table.rows(request.following)
             self.reader.will_need([(row.tar, row.offset, row.size) for row in following])
-        worker = getattr(get_worker_info(), "id", None)
         ready = time.perf_counter()
         batch = collate(request.step, rows, raws, self.sampling_rate, slots, worker, self.decode)
         batch.filler, batch.epoch = request.filler, request.epoch

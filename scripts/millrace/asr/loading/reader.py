@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from millrace.asr.tars.paths import REBUILD
+from millrace.asr.tars.stamp import digest
 from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import SampleError
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
 
+log = logging.getLogger("millrace")
 _PROBES = 4  # reads of one byte that show whether a hop is cached already
 _ADVICE_BYTES = 1 << 20  # the kernel cuts one WILLNEED to its largest request
 
@@ -27,13 +30,15 @@ Request = tuple[str | int, int, int]
 class TarState(NamedTuple):
     """A tar as it was when it was indexed; `size` (bytes) and `mtime_ns` are None if that was not recorded.
 
-    `root` is the folder that a relative path was resolved from, "" if the path was absolute.
+    `root` is the folder that a relative path was resolved from, "" if the path was absolute. `digest` is
+    `stamp.digest`, "" if it was not recorded.
     """
 
     path: str
     size: int | None = None
     mtime_ns: int | None = None
     root: str = ""
+    digest: str = ""
 
 
 class _OpenTar(NamedTuple):
@@ -63,9 +68,9 @@ class IndexedTarReader:
         for raw in reader.read_many([("a.tar", 512, 31_044), ("b.tar", 1536, 8_192)]):
             ...  # bytes, or the ReadError of this request
 
-    `tars` maps the key in a request to its TarState; a tar whose size or mtime differs from what was recorded
-    is refused with MillraceError when it is opened, and one that is overwritten while it is open at the next
-    call. Without `tars` the key is the path. At most
+    `tars` maps the key in a request to its TarState; a tar that is not as recorded is refused with
+    MillraceError when it is opened, and one that is overwritten while it is open at the next call. A copy,
+    whose time alone differs, is read, and the log says so once. Without `tars` the key is the path. At most
     `max_open_tars` file descriptors are open, each process has its own (fork and pickling are safe); within a
     process one thread calls at a time.
 
@@ -84,7 +89,8 @@ class IndexedTarReader:
             raise ValueError("max_open_tars and threads must be at least 1 and lookahead at least 0")
         self.max_open_tars, self.lookahead, self.tars, self.threads = max_open_tars, lookahead, tars, threads
         self._pool: ThreadPoolExecutor | None = None
-        self._files = OpenFiles(partial(_open, tars), max_open_tars, close_inherited=True)
+        self.copies = _Copies()
+        self._files = OpenFiles(partial(_open, tars, self.copies), max_open_tars, close_inherited=True)
         self._pid = os.getpid()
         keep_freed_memory()
 
@@ -232,9 +238,10 @@ def _state(tars: Mapping[str | int, TarState] | None, tar: str | int) -> TarStat
     return TarState(str(tar)) if tars is None else tars[tar]
 
 
-def _open(tars: Mapping[str | int, TarState] | None, tar: str | int) -> _OpenTar:
-    """Open a tar; MillraceError if it is not the one that was indexed."""
-    path, size, mtime_ns, root = _state(tars, tar)
+def _open(tars: Mapping[str | int, TarState] | None, copies: _Copies, tar: str | int) -> _OpenTar:
+    """Open a tar; MillraceError if it is not the one that was indexed, nor a copy of it."""
+    recorded = _state(tars, tar)
+    path, root = recorded.path, recorded.root
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -242,18 +249,51 @@ def _open(tars: Mapping[str | int, TarState] | None, tar: str | int) -> _OpenTar
             raise
         message = f"{path} does not exist" if error.errno == errno.ENOENT else f"{path}: {error.strerror}"
         message += f" (paths are resolved from {root}; see tar_root)" if root else ""
+        message += (
+            "; if the tars were moved, give their folder as tar_root" if tars is not None and not root else ""
+        )
         raise ReadError("tar_missing", message) from error
     now = os.fstat(descriptor)
-    pairs = ((size, now.st_size), (mtime_ns, now.st_mtime_ns))
-    if any(recorded is not None and recorded != current for recorded, current in pairs):
+    try:
+        if not _is_as_recorded(recorded, descriptor, now):
+            raise _changed(path, (recorded.size, recorded.mtime_ns), now)
+    except (OSError, MillraceError):
         os.close(descriptor)
-        raise _changed(path, (size, mtime_ns), now)
+        raise
+    if recorded.mtime_ns not in (None, now.st_mtime_ns):
+        copies.tell(path)
     return _OpenTar(descriptor, (now.st_size, now.st_mtime_ns))
 
 
+def _is_as_recorded(recorded: TarState, descriptor: int, now: os.stat_result) -> bool:
+    """Whether this is the tar that was indexed, or a copy of it: with another time, but the same content."""
+    if recorded.size not in (None, now.st_size):
+        return False
+    if recorded.mtime_ns in (None, now.st_mtime_ns):
+        return True
+    return recorded.digest != "" and recorded.digest == digest(descriptor, now.st_size)
+
+
+class _Copies:
+    """The one line of a reader about tars that are copies of those that were indexed."""
+
+    def __init__(self) -> None:
+        self.is_told = False
+
+    def tell(self, path: str) -> None:
+        """Log the line, unless it was logged."""
+        if not self.is_told:
+            self.is_told = True
+            text = "%s, and perhaps other tars, is a copy of the one that was indexed: its time alone differs"
+            log.warning(text, path)
+
+
 def _changed(path: str, recorded: tuple[int | None, int | None], now: os.stat_result) -> MillraceError:
-    """The error for a tar whose size or mtime_ns is not what was recorded."""
+    """The error for a tar that is neither the one that was recorded nor a copy of it."""
     sizes = f"size {recorded[0]} then, {now.st_size} bytes now"
     times = f"mtime_ns {recorded[1]} then, {now.st_mtime_ns} now"
-    problem = f"the tar has changed since it was indexed ({sizes}; {times})"
-    return MillraceError(f"{problem}: its addresses may point anywhere", path, REBUILD)
+    if recorded[0] == now.st_size:
+        times += "; no copy either, as its content differs, or none was noted"
+    problem = f"the tar has changed since it was indexed ({sizes}; {times}): its addresses may point anywhere"
+    remedy = f"{REBUILD}. If the tars that were indexed lie elsewhere, give their folder as tar_root"
+    return MillraceError(problem, path, remedy)

@@ -52,7 +52,13 @@ class RowTable:
     resolved from `tar_root`, never from the working folder. Pickles as a few hundred bytes.
     """
 
-    def __init__(self, path: str | os.PathLike, parquets: Sequence[Path] = (), tar_root: str = "") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        parquets: Sequence[Path] = (),
+        tar_root: str = "",
+        is_moved: bool = False,
+    ) -> None:
         self.path, self.tar_root = Path(path), tar_root
         self._parquets = [os.path.abspath(parquet) for parquet in parquets]
         self._descriptor: int | None = None
@@ -66,6 +72,7 @@ class RowTable:
         except (OSError, ValueError, OverflowError) as error:
             remedy = "Remove it; it is made again from the buckets"
             raise MillraceError(f"not a row table ({error})", where=str(path), remedy=remedy) from None
+        self._moved_from = self._shared_folder() if is_moved else ""
 
     @classmethod
     def open(
@@ -79,11 +86,13 @@ class RowTable:
 
         It lies in `cache_dir` (default: the bucket folder), once per node or on shared storage; several ranks
         may call this at the same time. Costs about a second for two million rows, once. `tar_root` is the
-        folder of relative tar paths (default: what bucket_config.json says, else the bucket folder).
+        folder of relative tar paths (default: what bucket_config.json says, else the bucket folder); if it is
+        given, also the folder that tars with absolute paths were moved to, in place of the one they share.
         """
         config = BucketConfig.read(bucket_dir)
         parquets, tars = config.parquets(split), config.file.parent / "tars.parquet"
-        arguments = parquets, os.path.realpath(tar_root if tar_root is not None else config.tar_root)
+        root = os.path.realpath(tar_root if tar_root is not None else config.tar_root)
+        arguments = parquets, root, tar_root is not None
         folder = Path(cache_dir or config.file.parent)
 
         # A cache folder may serve several bucket folders (train, dev): each sweeps its own old tables only.
@@ -172,14 +181,23 @@ class RowTable:
         return self.member(number) + (f" in {tar}" if tar not in message else "")
 
     def tar_state(self, tar: int) -> TarState:
-        """Absolute path of a tar, its size and mtime when it was indexed, and the root of a relative path."""
+        """Absolute path of a tar, what it was when it was indexed, and the root of a relative path."""
         if not 0 <= tar < self._facts["tar_count"]:
             raise KeyError(tar)
-        name, name_bytes, *recorded = self._record(TAR, "tars", tar)
+        name, name_bytes, *recorded, digest = self._record(TAR, "tars", tar)
         path = os.fsdecode(self._pread(name_bytes, name))
+        if os.path.isabs(path) and self._moved_from:
+            path = os.path.relpath(path, self._moved_from)
         root = "" if os.path.isabs(path) else self.tar_root
         size, mtime_ns = (None if value < 0 else value for value in recorded)
-        return TarState(os.path.join(root, path), size, mtime_ns, root)
+        return TarState(os.path.join(root, path), size, mtime_ns, root, digest.decode())
+
+    def _shared_folder(self) -> str:
+        """The deepest folder that holds all tars with absolute paths; "" if there are none."""
+        records = (self._record(TAR, "tars", tar) for tar in range(self._facts["tar_count"]))
+        names = [os.fsdecode(self._pread(size, place)) for place, size, *_ in records]
+        folders = [os.path.dirname(name) for name in names if os.path.isabs(name)]
+        return os.path.commonpath(folders) if folders else ""
 
     def _record(self, kind: np.dtype, region: str, number: int) -> tuple:
         raw = self._pread(kind.itemsize, self._facts[region] + number * kind.itemsize)

@@ -14,15 +14,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.asr.tars.paths import REBUILD
+from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
 # Part of the name of every table too: a table of another version is never opened, but made again.
-MAGIC = b"millrace-rows-2\n"
+MAGIC = b"millrace-rows-3\n"
 _ADDRESS = [("offset", "<i8"), ("size", "<i8"), ("sample_id", "<u8")]
 _TEXT = [("text", "<i8"), ("text_bytes", "<i4")]
 RECORD = np.dtype([*_ADDRESS, *_TEXT, ("tar", "<i4"), ("language", "<i4"), ("duration_s", "<f4")])
-TAR = np.dtype([("name", "<i8"), ("name_bytes", "<i8"), ("size", "<i8"), ("mtime_ns", "<i8")])
+TAR = np.dtype(
+    [("name", "<i8"), ("name_bytes", "<i8"), ("size", "<i8"), ("mtime_ns", "<i8"), ("digest", "S64")]
+)
 _RECORDS_AT = 64
 _PIECE = 1 << 18
 # Columns of numbers: their type, and what stands for a missing value.
@@ -39,7 +42,7 @@ _REQUIRED = {"tar_path", "offset", "size", "transcript"}
 
 
 def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
-    """Write the row table of bucket parquets. `tars`: parquet of tar_path, size, mtime_ns when indexed.
+    """Write the row table of bucket parquets. `tars`: the parquet of `write_tars`.
 
     The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar, JSON facts.
     """
@@ -61,16 +64,12 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
                 block["text"], block["text_bytes"] = _append(texts, _written(piece))
                 records.write(block.tobytes())
         records.flush()
-        states = {}
-        if tars is not None:
-            table = pq.read_table(tars, columns=["tar_path", "size", "mtime_ns"])
-            names, *recorded = (column.to_pylist() for column in table.columns)
-            states = dict(zip(names, zip(*recorded, strict=True), strict=True))
+        stamps = _stamps(tars) if tars is not None else {}
         entries = np.zeros(len(tar_code), TAR)
         for number, name in enumerate(tar_code):
-            raw = os.fsencode(name)
-            size, mtime_ns = (-1 if value is None else value for value in states.get(name, (None, None)))
-            entries[number] = (texts.tell(), len(raw), size, mtime_ns)
+            raw, stamp = os.fsencode(name), stamps.get(name, Stamp())
+            size, mtime_ns = (-1 if value is None else value for value in stamp[:2])
+            entries[number] = (texts.tell(), len(raw), size, mtime_ns, stamp.digest.encode())
             texts.write(raw)
         facts = {"rows": sum(counts), "counts": counts, "records": _RECORDS_AT}
         facts |= {"languages": list(language_code), "tars": texts.tell(), "tar_count": len(tar_code)}
@@ -79,6 +78,12 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
         texts.write(orjson.dumps(facts))
         texts.seek(0)
         texts.write(MAGIC + facts_at.to_bytes(8, "little"))
+
+
+def _stamps(tars: Path) -> dict[str, Stamp]:
+    """The tars as they were indexed, by path; an earlier version wrote no digests."""
+    rows = pq.read_table(tars).to_pylist()
+    return {row["tar_path"]: Stamp(row["size"], row["mtime_ns"], row.get("digest") or "") for row in rows}
 
 
 def _pieces(file: Path) -> Iterator[pa.RecordBatch]:

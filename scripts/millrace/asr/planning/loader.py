@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
+from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 
 
@@ -18,11 +20,95 @@ def open_loader(
     workers: int = 0,
     seconds: float = 240.0,
     seed: int = 42,
-    world_size: int = 1,
+    world_size: int | None = None,
     split: str = "train",
+    *,
+    rank: int | None = None,
+    tar_root: str | os.PathLike | None = None,
     **options: Any,
 ) -> BatchLoader:
-    """Batches of at most `seconds` of padded audio; `options` are BucketedDataset's (rank, decode, …)."""
-    table = RowTable.open(bucket_dir, split=split)
-    plans = partial(plan_epoch, table.durations(), BatchBudget(seconds), seed, world_size=world_size)
-    return BatchLoader(BucketedDataset(table, **options), workers, plans=plans)
+    """Batches of at most `seconds` of padded audio, those of this rank; `options` are BucketedDataset's.
+
+    Rank and world size are those of `current_rank`; what is given must agree with them. `tar_root` is the
+    folder that tars were moved to. Raises MillraceError.
+    """
+    place = _checked_place(rank, world_size)
+    table = RowTable.open(bucket_dir, split=split, tar_root=tar_root)
+    plans = partial(plan_epoch, table.durations(), BatchBudget(seconds), seed, world_size=place.world_size)
+    return RankLoader(BucketedDataset(table, rank=place.rank, **options), workers, plans=plans)
+
+
+def current_rank() -> tuple[int, int]:
+    """Rank and world size: of the initialised process group, else RANK and WORLD_SIZE, else 0 of 1.
+
+    Raises MillraceError if the environment names only one of the two, or numbers that do not fit.
+    """
+    running = _running()
+    return running.rank, running.world_size
+
+
+class RankLoader(BatchLoader):
+    """A loader that refuses to be read in another rank than it was opened for: each sample would come twice.
+
+    That is where ranks start later than the loader, as in a script that Lightning starts again for each GPU.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        opened = _Place(self.dataset.rank, self.plan.world_size, "open_loader")
+        running = _running()
+        if running.source and opened[:2] != running[:2]:
+            remedy = "Open the loader where the ranks run: after init_process_group, in train_dataloader"
+            raise MillraceError(f"the loader was opened for {opened}, but this is {running}", remedy=remedy)
+        return super().__iter__()
+
+
+class _Place(NamedTuple):
+    """A rank, and what says that it is one; "" if nothing does."""
+
+    rank: int
+    world_size: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size} ({self.source or 'one process'})"
+
+
+def _running() -> _Place:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return _Place(dist.get_rank(), dist.get_world_size(), "torch.distributed")
+    texts = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")}
+    # Some clusters say WORLD_SIZE=1 to a process that is alone.
+    if texts in ({"RANK": "", "WORLD_SIZE": ""}, {"RANK": "", "WORLD_SIZE": "1"}):
+        return _Place(0, 1, "")
+    numbers = [int(text) for text in texts.values() if text.isdecimal()]
+    if len(numbers) == 2 and numbers[0] < numbers[1]:
+        return _Place(*numbers, "RANK and WORLD_SIZE")
+    environment = ", ".join(f"{name}={text or '(unset)'}" for name, text in texts.items())
+    remedy = "Start ranks with torchrun, open the loader after init_process_group, or unset both for one rank"
+    raise MillraceError(f"the environment does not say which rank this is ({environment})", remedy=remedy)
+
+
+def _checked_place(rank: int | None, world_size: int | None) -> _Place:
+    """This rank, as given and as it runs. Raises MillraceError if they differ."""
+    running = _running()
+    if running.source:
+        given = _Place(
+            running.rank if rank is None else rank,
+            running.world_size if world_size is None else world_size,
+            "open_loader",
+        )
+        if given[:2] == running[:2]:
+            return running
+        remedy = "Leave out rank and world_size; for other divisions use plan_epoch (docs/python.md)"
+        raise MillraceError(f"the loader is asked for {given}, but this is {running}", remedy=remedy)
+    count = 1 if world_size is None else world_size
+    if rank is None and count > 1:
+        remedy = "Give rank as well, or leave out both: then the ranks that run count"
+        raise MillraceError(f"world_size is {count}, and nothing says which rank this is", remedy=remedy)
+    if not 0 <= (rank or 0) < count:
+        raise MillraceError(
+            f"there is no rank {rank or 0} of {count}", remedy="Give rank from 0 and world_size"
+        )
+    return _Place(rank or 0, count, "")

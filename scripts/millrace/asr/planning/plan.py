@@ -71,10 +71,8 @@ class Plan:
         counts = np.diff(self.offsets)
         padded = counts * self.longest.astype(np.float64)
         cost = batch_cost(counts, self.longest)
-        # Ranks wait for the slowest of their step; a filler takes as long as the batch it repeats.
-        spent = cost.copy()
-        spent[self.fillers[:, 0]] = cost[self.fillers[:, 1]]
-        slowest = spent.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
+        # Ranks wait for the slowest of their step: never a filler, which repeats the cheapest batch.
+        slowest = cost.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
         real = float(self.seconds.sum())
         return {
             "rows": len(self.rows),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from millrace.asr.tars.header import SYMLINK
 from millrace.asr.tars.paths import REBUILD
 from millrace.asr.tars.scan import FAILED, TarScan
+from millrace.asr.tars.stamp import Stamp
 from millrace.common.atomic import replacing
 from millrace.common.errors import MillraceError, own_file
 
@@ -31,6 +33,8 @@ _SCHEMA = pa.schema(
         ("recovered", pa.bool_()),
     ]
 )
+# What of a scan its record has as it is.
+_OF_A_SCAN = ("path", "size", "mtime_ns", "digest", "last_header", "status", "reason", "duplicates")
 _ENCODINGS = {
     "tar": "DELTA_BINARY_PACKED",
     "name": "DELTA_BYTE_ARRAY",
@@ -41,7 +45,7 @@ _ENCODINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarRecord:
-    """One tar when scanned: `size` in bytes, `digest` of its first, last member's and last block."""
+    """One tar when scanned: `size` in bytes, `digest` of its content (see stamp)."""
 
     path: str
     size: int
@@ -116,6 +120,20 @@ class TarIndex:
             raise MillraceError(f"not a tar index ({error})", where=os.fspath(path), remedy=REBUILD) from None
         return cls(file, {tar.path: tar for tar in tars}, os.fspath(path))
 
+    def scan(self, tar_path: str) -> TarScan:
+        """A tar as it was scanned, but for the names as the tar has them."""
+        record, members = self.tars[tar_path], self.members(tar_path)
+        facts = {name: getattr(record, name) for name in _OF_A_SCAN}
+        arrays = {name: members[name].to_numpy() for name in ("offset", "size", "kind", "recovered")}
+        return TarScan(
+            **facts,
+            names=members["name"].to_pylist(),
+            offsets=arrays["offset"],
+            sizes=arrays["size"],
+            kinds=arrays["kind"],
+            recovered=arrays["recovered"],
+        )
+
     def members(self, tar_path: str) -> pa.Table:
         """All members of a tar of `tars` in its order; none if its record says that it failed.
 
@@ -136,10 +154,32 @@ class TarIndex:
             return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
 
 
+def known_index(path: str | os.PathLike) -> TarIndex | None:
+    """The index at `path`; None if there is none that can be read."""
+    try:
+        return TarIndex.open(path)
+    except MillraceError:
+        return None
+
+
+def unchanged(index: TarIndex | None, tars: Sequence[str], threads: int) -> set[str]:
+    """Those of `tars` that are as they were when they were scanned for `index`; none without an index."""
+    records = [index.tars[tar] for tar in tars if tar in index.tars] if index else []
+    with ThreadPoolExecutor(threads) as pool:
+        same = pool.map(_is_unchanged, records)
+        return {record.path for record, is_same in zip(records, same, strict=True) if is_same}
+
+
+def _is_unchanged(record: TarRecord) -> bool:
+    try:
+        return not record.failed and Stamp.of(record.path) == (record.size, record.mtime_ns, record.digest)
+    except (OSError, ValueError):
+        return False
+
+
 def _record(scan: TarScan, first_row: int) -> TarRecord:
-    names = ("path", "size", "mtime_ns", "digest", "last_header", "status", "reason", "duplicates")
     return TarRecord(
-        **{name: getattr(scan, name) for name in names},
+        **{name: getattr(scan, name) for name in _OF_A_SCAN},
         members=len(scan.names),
         readable=int((scan.kinds <= SYMLINK).sum()),
         recovered=int(scan.recovered.sum()),

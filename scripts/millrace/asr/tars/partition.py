@@ -7,12 +7,13 @@ import json
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from millrace.asr.tars import header
-from millrace.asr.tars.index import TarRecord
+from millrace.asr.tars.index import TarIndex, TarRecord
 from millrace.asr.tars.scan import FAILED, PARTIAL, TarScan, scan
 from millrace.common import cli
 from millrace.common.errors import MillraceError
@@ -55,20 +56,27 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
         raise MillraceError(problem, os.fspath(path), remedy) from None
 
 
-def scan_all(tars: Iterable[str], threads: int, chains: int) -> Iterator[TarScan]:
-    """Scan tars with `threads` threads; yields in their order, with a bounded number of results waiting."""
-    ahead: deque = deque()
+def scan_all(
+    tars: Iterable[str], threads: int, chains: int, index: TarIndex | None = None, kept: Collection[str] = ()
+) -> Iterator[TarScan]:
+    """Scan tars with `threads` threads; yields in their order, with a bounded number of results waiting.
+
+    Those in `kept` are taken from `index`.
+    """
+    ahead: deque[Callable[[], TarScan]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for tar in tars:
-                ahead.append(pool.submit(scan, tar, chains))
+                if index is not None and tar in kept:
+                    ahead.append(partial(index.scan, tar))
+                else:
+                    ahead.append(pool.submit(scan, tar, chains).result)
                 if len(ahead) >= 2 * threads:
-                    yield ahead.popleft().result()
+                    yield ahead.popleft()()
             while ahead:
-                yield ahead.popleft().result()
+                yield ahead.popleft()()
         finally:
-            for future in ahead:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
 
 
 class ScanLog:

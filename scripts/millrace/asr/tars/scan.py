@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import stat
@@ -29,6 +28,7 @@ from millrace.asr.tars.header import (
     number,
     rounded,
 )
+from millrace.asr.tars.stamp import digest
 
 CHAINS = 32
 """Chains of headers walked at once inside one tar: about the queue depth at which storage reads fastest."""
@@ -64,10 +64,10 @@ _COUNTED = {
 class TarScan:
     """The members of a tar. The arrays are parallel and in the order of the tar, one row per member.
 
-    `names` are raw bytes without a `./` prefix; `offsets` and `sizes` (int64, bytes) are -1 and 0 if the
-    member has no bytes to read, and those of the target for a link; `kinds` (uint8) says what it is
-    (header.FILE ...); `recovered` (bool) marks what lies after damage. `status` is one word, `reason` what a
-    person should know.
+    `names` are raw bytes without a `./` prefix, `written` with it, if the tar has it; `offsets` and `sizes`
+    (int64, bytes) are -1 and 0 if the member has no bytes to read, and those of the target for a link;
+    `kinds` (uint8) says what it is (header.FILE ...); `recovered` (bool) marks what lies after damage.
+    `status` is one word, `reason` what a person should know.
     """
 
     path: str
@@ -76,6 +76,7 @@ class TarScan:
     status: str = "ok"
     reason: str = ""
     names: list[bytes] = field(default_factory=list)
+    written: list[bytes] = field(default_factory=list)
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     kinds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))
@@ -100,7 +101,7 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
         else:
             with contextlib.closing(HeaderFile(path)) as source:
                 _Assembly(source, result).build(chains)
-                result.digest = digest(source, result.last_header)
+                result.digest = digest(source.fd, result.size)
                 after = os.fstat(source.fd)
                 result.reads, result.bytes_read = source.reads, source.bytes_read
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -112,13 +113,6 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
         reason = getattr(error, "strerror", None) or str(error)
         result = TarScan(result.path, result.size, result.mtime_ns, "unreadable", reason)
     return result
-
-
-def digest(source: HeaderFile, last_header: int) -> str:
-    """sha256 over the first block, the last member's first header block, and the last block of the file."""
-    tail = max(source.total - BLOCK, 0)
-    blocks = (source.pread(BLOCK, offset) for offset in (0, last_header, tail))
-    return hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
 def bare_name(name: bytes) -> bytes:
@@ -302,7 +296,7 @@ class _Assembly:
         result, count = self.result, len(self.names)
         if len(self.notes) > _MAX_NOTES:
             self.notes[_MAX_NOTES:] = [f"{len(self.notes) - _MAX_NOTES:,} more places like these"]
-        result.names = [bare_name(name) for name in self.names]
+        result.names, result.written = [bare_name(name) for name in self.names], self.names
         result.offsets, result.sizes = np.array(self.offsets, np.int64), np.array(self.sizes, np.int64)
         result.kinds, result.recovered = np.full(count, FILE, np.uint8), np.zeros(count, bool)
         if self.recovered_from is not None:
