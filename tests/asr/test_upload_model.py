@@ -30,8 +30,11 @@ def write_run(folder):
         (folder / "run/model" / name).write_bytes(name.encode())
     (folder / "run/model/link.json").symlink_to("/etc/hostname")
     rows = {"language": ["no", "no", None], "duration_s": [1800.0, 1800.0, 900.0]}
-    pq.write_table(pa.table(rows), folder / "b.parquet")
-    buckets = {"buckets": [{"path": "b.parquet"}], "total_hours": 1.25, "total_samples": 3}
+    pq.write_table(pa.table(rows), folder / "short.parquet")
+    rows = {"language": ["no", "de", "no"], "duration_s": [3600.0, 1800.0, 900.0]}
+    pq.write_table(pa.table(rows), folder / "long.parquet")
+    paths = [{"path": "short.parquet"}, {"path": "long.parquet"}]
+    buckets = {"buckets": paths, "total_hours": 3.0, "total_samples": 6}
     splits = {"dev": {"hours": 0.5, "samples": 2}, "test": {"hours": 0.25, "samples": 1}}
     atomic.write_json(folder / "bucket_config.json", {**buckets, "splits": splits})
 
@@ -57,8 +60,9 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
         assert handle.read() == "model.safetensors"
     text = (tmp_path / "README.md").read_text()
     assert (
-        'language: ["no"]' in text
-        and "no 1.00, und 0.25" in text
+        'language: ["de", "no"]' in text
+        and "de 0.50, no 2.25, und 0.25" in text
+        and "| train | 3.00 | 6 |  |  |  |" in text
         and "| dev | 0.50 | 2 | 2.000 | 0.500 | 0.750 |" in text
     )
     assert "| dev | no | 2 | 50.0 % (40.0–60.0) | 75.0 % |" in text
