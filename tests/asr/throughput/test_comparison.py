@@ -122,6 +122,26 @@ def test_each_criterion_can_fail(tmp_path: Path, group: int, name: str, changed:
     assert _judged(_on_a_gpu(tmp_path, **changed), name, group).status == FAIL
 
 
+@pytest.mark.parametrize(
+    ("reference", "status", "words"),
+    [
+        ({"samples_per_second": 40.0}, PASS, "samples/s of E1"),
+        ({"samples_per_second": 900.0, "audio_seconds_per_second": 1.0}, FAIL, "against 900 samples/s of E1"),
+        ({"audio_seconds_per_second": 400.0}, PASS, "against 400 audio-s/s of E1"),
+        ({"gpu_use": 0.588}, UNKNOWN, "E1 has no rate to compare with"),
+    ],
+)
+def test_the_rate_is_held_against_the_reference(tmp_path: Path, reference: dict, status: str, words: str):
+    bench = [str(MadeUp("bench").write(tmp_path))]
+    runs = Throughput({"bench": bench}, None, {"name": "E1", **reference})
+    judged = _judged(runs, "Throughput against the reference")
+    assert judged.status == status and words in judged.figure
+    if status != UNKNOWN:
+        key, theirs = next((key, of) for key in ("samples", "audio_seconds") if (of := runs.referred(key)))
+        assert judged.value == pytest.approx(runs.bench[0].rate(key) / theirs)
+    assert not any("reference" in one.name for one in criteria(Throughput({"bench": bench}, None)))
+
+
 def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> None:
     bench = MadeUp("bench", steps=50, recorded=False, held_out=None, omit=("flops", "padded_flops"))
     runs = _throughput(tmp_path, False, bench=bench)
