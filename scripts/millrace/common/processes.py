@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import signal
 from pathlib import Path
@@ -18,6 +19,11 @@ TRAINING_ENVIRONMENT = {
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "NCCL_LAUNCH_MODE": "PARALLEL",
 }
+
+
+def take_training_environment() -> None:
+    """Set what training needs and nobody has set, before torch is imported; plain torchrun does not."""
+    os.environ.update({**TRAINING_ENVIRONMENT, **os.environ})
 
 
 def die_with_parent(signal_number: int) -> None:
