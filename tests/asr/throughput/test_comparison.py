@@ -142,6 +142,20 @@ def test_the_rate_is_held_against_the_reference(tmp_path: Path, reference: dict,
     assert not any("reference" in one.name for one in criteria(Throughput({"bench": bench}, None)))
 
 
+def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
+    """steps.jsonl is rank 0's: the counts of the log are summed over the ranks."""
+    made = [MadeUp("first", steps=200, world_size=2), MadeUp("second", steps=210, world_size=2)]
+    runs = [run.write(tmp_path) for run in made]
+    for run in runs:
+        lines = _lines(run / "metrics.jsonl")
+        lines[3]["counts"] |= {"unusable_missing": 2.0, "unusable_unreadable": 1.0}
+        lines[7]["counts"] |= {"unusable_missing": 4.0, "unlearned_text_too_long": 8.0}
+        jsonl.write_lines(run / "metrics.jsonl", lines)
+    judged = _judged(Throughput({"bench": list(map(str, runs))}, None), "Stability")
+    words = "2 runs clean, the longest bench 210 steps, 14 unusable samples left out"
+    assert (judged.figure, judged.value) == (words, 210)
+
+
 def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> None:
     bench = MadeUp("bench", steps=50, recorded=False, held_out=None, omit=("flops", "padded_flops"))
     runs = _throughput(tmp_path, False, bench=bench)

@@ -102,7 +102,7 @@ def _clean_steps(throughput: Throughput) -> _Finding:
             return _Finding(words, float(run.done_steps), status=FAIL)
     steps = max(run.done_steps for run in throughput.bench)
     words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} clean, the longest bench {steps} steps"
-    if lost := sum(run.lost_samples or 0 for run in runs):
+    if lost := sum(run.lost_samples for run in runs):
         words += f", {lost} unusable samples left out"
     return _Finding(words, float(steps), status=None if steps >= STEPS else UNKNOWN)
 
