@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -132,6 +133,61 @@ def test_other_transcripts_make_it_another_run(tmp_path):
     states = [task_of(write(tmp_path / name, name)).state_dict() for name in "qx"]
     with pytest.raises(MillraceError, match="other buckets, transcripts"):
         task_of(tmp_path / "q/buckets").load_state_dict(states[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch_seconds": 9.0}, {"window": 7}, {"seed": 7}, {"loader": "every-bucket"}, {"durations": 1}],
+)
+def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
+    state = task_of(folder := write(tmp_path)).state_dict()
+    task_of(folder, eval_samples=3, num_workers=0).load_state_dict(state)
+    if change.pop("durations", None):
+        path = folder / "train/b_3_5.parquet"
+        table = pq.read_table(path)
+        longer = [{**row, "duration_s": row["duration_s"] * 1.01} for row in table.to_pylist()]
+        pq.write_table(pa.Table.from_pylist(longer, schema=table.schema), path, store_schema=False)
+    with pytest.raises(MillraceError, match="other buckets, transcripts, budgets, window, loader or seed"):
+        task_of(folder, **change).load_state_dict(state)
+
+
+def test_the_rest_of_an_epoch_is_planned_anew_for_other_ranks(tmp_path):
+    """With the same epoch and number of ranks as a plan that is kept: what was done decides."""
+    task = task_of(write(tmp_path), batch_seconds=0.7)
+    whole, rest = task.plan(0, 2), task.plan(0, 2, [(1, 3)])
+    done = task.plan(0, 1)
+    seen = {int(row) for step in range(3) for row in done.batch(step, 0)}
+    assert len(whole.rows) == 24 and set(rest.rows.tolist()) == set(range(24)) - seen
+
+
+def test_the_first_rows_of_dev_are_evaluated_without_augmentation(tmp_path):
+    folder = write(tmp_path)
+    plain = task_of(folder, eval_samples=5, num_workers=0)
+    figures = evaluated(plain, Exchange(1))
+    assert figures["samples"] == 5 and "left_out" not in figures
+    assert sorted(sample.row for sample in plain.transcribed["dev"]) == [0, 1, 2, 3, 4]
+    masking = {"model_options": {**SIZES, "spec_augment": True}, "eval_samples": 5, "num_workers": 0}
+    assert evaluated(AsrTask(TrainOptions(str(folder), **masking)), Exchange(1)) == figures
+
+
+@pytest.mark.parametrize("loader", ["bucketed", "baseline"])
+def test_training_draws_other_masks_in_every_epoch(tmp_path, loader):
+    options = {"model_options": {**SIZES, "spec_augment": True}, "num_workers": 0, "batch_seconds": 1000}
+    task = AsrTask(TrainOptions(str(write(tmp_path)), **options, loader=loader))
+    task.build_model()
+    masks = []
+    for epoch in (0, 0, 1):
+        batches = list(task.loader(epoch, 0, 0, 1))
+        ids = np.concatenate([batch.sample_ids for batch in batches])
+        drawn = [mask for batch in batches for mask in batch["masks"].tolist()]
+        masks.append([drawn[row] for row in np.argsort(ids)])
+    assert len(masks[0]) == 24 and masks[0] == masks[1] != masks[2]
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_character_error_rate(tmp_path):
+    task = task_of(write(tmp_path))
+    assert task.score({"loss": 3.0, "cer": 0.25, "wer": 0.75}) == 0.25
+    assert task.score({"samples": 0}) is None, "without dev there is no best one"
 
 
 def test_a_sample_without_part_in_the_loss_is_logged_and_counted(tmp_path, caplog):
