@@ -233,6 +233,24 @@ def test_buckets_are_described_and_a_pretrained_model_warns_of_the_learning_rate
     assert not choice.learning_rate_note(str(tmp_path), 2e-5) and not choice.learning_rate_note("ctc", 4e-3)
 
 
+@pytest.mark.parametrize("loader", ["bucketed", "baseline"])
+def test_training_ends_where_more_samples_cannot_be_used_than_allowed(tmp_path, loader):
+    bad = dict.fromkeys(("t0_0.wav", "t1_1.flac", "t2_2.flac"), b"no audio")
+    folder = write(tmp_path, replace=bad)
+
+    def trained_on(max_bad_fraction: float) -> int:
+        options = {"loader": loader, "num_workers": 0, "batch_seconds": 1000}
+        task = task_of(folder, max_bad_fraction=max_bad_fraction, **options)
+        task.build_model()
+        batches = list(task.loader(0, 0, 0, 1))
+        assert sum(count for b in batches for name, count in b.counts.items() if "unusable" in name) == 3
+        return sum(len(task.batch_ids(batch)) for batch in batches)
+
+    assert trained_on(0.2) == 21
+    with pytest.raises(MillraceError, match="max_bad_fraction"):
+        trained_on(0.1)
+
+
 def test_a_filler_counts_no_samples(tmp_path):
     """Its rows are those of another batch: the loop counts the samples, and logs the ids, of batch_ids."""
     # Five ranks do not divide 24 batches of one clip.
