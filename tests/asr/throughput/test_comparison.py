@@ -142,6 +142,24 @@ def test_the_rate_is_held_against_the_reference(tmp_path: Path, reference: dict,
     assert not any("reference" in one.name for one in criteria(Throughput({"bench": bench}, None)))
 
 
+def test_shares_of_time_are_the_mean_of_the_runs(tmp_path: Path) -> None:
+    waits = (0.1, 0.2, 0.6)
+    shares = [{"data_wait": wait, "forward": 1 - wait} for wait in waits]
+    runs = _throughput(tmp_path, bench=[MadeUp(f"b{n}", shares=of, seed=n) for n, of in enumerate(shares)])
+    assert runs.shares("bench")["data_wait"] == pytest.approx(0.3)
+    assert sum(runs.shares("bench").values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("role", ["bench", "baseline", "ideal"])
+def test_every_run_that_is_compared_has_to_share_the_machine(tmp_path: Path, role: str) -> None:
+    made = {"bench": [{}, {}], "baseline": [BASELINE, BASELINE], "ideal": [{"seconds": 0.19}]}
+    made[role][-1] = {**made[role][-1], "machine": {**CPU, "cpu": "Another"}}
+    lists = {of: [MadeUp(f"{of}_{n}", **facts) for n, facts in enumerate(made[of])] for of in made}
+    runs = _throughput(tmp_path, **lists)
+    last = f"{role}_{len(made[role]) - 1}"
+    assert runs.differences() == [f"cpu is Another in {last}, Some CPU in bench_0"]
+
+
 def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
     """steps.jsonl is rank 0's: the counts of the log are summed over the ranks."""
     made = [MadeUp("first", steps=200, world_size=2), MadeUp("second", steps=210, world_size=2)]
