@@ -9,6 +9,7 @@ from typing import Any
 from millrace.common import jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
+from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 
 
@@ -34,13 +35,18 @@ def with_grad_acc(settings: LoopSettings, calibration: str, rows: Mapping[str, i
     if settings.grad_acc not in (LoopSettings.grad_acc, number):
         problem = f"--grad-acc {settings.grad_acc} is not the grad_acc of this file, which comes to {number}"
         raise MillraceError(problem, calibration, "Remove grad_acc from the file, or do not give --grad-acc")
-    if len({*numbers.values()}) == 1:
-        log.info("%s: grad_acc %d of its buckets counts", calibration, number)
-    else:
-        listed = ", ".join(f"{name} {count}" for name, count in numbers.items())
-        line = "%s: grad_acc differs between buckets (%s), and an update takes micro-batches of several: "
-        log.info(line + "with grad_acc %d an epoch has about as many updates", calibration, listed, number)
+    if Ranks.from_environment().is_main:  # all ranks would say the same
+        log.info("%s: %s", calibration, _words(numbers, number))
     return replace(settings, grad_acc=number)
+
+
+def _words(numbers: Mapping[str, int], number: int) -> str:
+    """What was made of the buckets' numbers."""
+    if len({*numbers.values()}) == 1:
+        return f"grad_acc {number} of its buckets counts"
+    listed = ", ".join(f"{name} {count}" for name, count in numbers.items())
+    problem = f"grad_acc differs between buckets ({listed}), and an update takes micro-batches of several"
+    return f"{problem}: with grad_acc {number} an epoch has about as many updates"
 
 
 def _number(entry: Mapping[str, Any], name: str, where: str) -> int:
