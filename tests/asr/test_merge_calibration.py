@@ -98,6 +98,14 @@ def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
     assert short > 1.3 * calibration("b_0_3")["batch_size"], "short samples make larger batches"
 
 
+def test_a_peak_after_the_allocator_gave_memory_back_says_nothing(tmp_path):
+    retried = calibration("b_7_10")
+    retried["trials"][0] |= {"retried": True, "peak_gb": 129.0, "step_peak_gb": 129.0}
+    _, output = merged(tmp_path, {**ALL, "b_7_10": retried})
+    model = json.loads(output.read_bytes())["memory_model"]
+    assert model["residuals"]["points"] == 5 and model["fixed_gb"] == pytest.approx(31, rel=1e-3)
+
+
 def test_one_overlong_transcript_does_not_thin_out_every_batch(tmp_path):
     """The trials have trained with it; of the other rows it says nothing."""
     _, output = merged(tmp_path, {**ALL, "b_7_10": calibration("b_7_10", longest_characters=20_000)})

@@ -10,6 +10,7 @@ import pytest
 from huggingface_hub import HfApi, snapshot_download
 
 from millrace.asr import upload_model
+from millrace.asr.hub import card
 from millrace.common import atomic
 from millrace.common.hub.server import serve
 from tests.common.hub.faults import TOKEN
@@ -17,22 +18,32 @@ from tests.common.hub.faults import TOKEN
 pytestmark = pytest.mark.usefixtures("online")
 
 METRICS = {"model": "/home/me/models/tiny", "parameters": 12, "optimizer_steps": 7, "samples": 9, "loss": 1.0}
-METRICS |= {"last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7}, "test": None}
+METRICS |= {"last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7}}
+METRICS["test"] = {"loss": 1.5, "cer": 0.25, "wer": 0.375}
 RATES = {"samples": 2, "recordings": 2, "seconds": 9.0, "cer": 0.5, "cer_range": [0.4, 0.6]}
-METRICS["error_rates"] = {"dev": {"by_language": {"no": {**RATES, "wer": 0.75, "wer_range": None}}}}
+METRICS["error_rates"] = {
+    "dev": {"by_language": {"no": {**RATES, "wer": 0.75, "wer_range": None}}},
+    "test": {"by_language": {"de": {**RATES, "samples": 1, "wer": 0.375, "wer_range": [0.25, 0.5]}}},
+}
 
 
 def write_run(folder):
     """A run with a model, and the buckets it was trained on."""
     atomic.write_json(folder / "run/metrics.json", METRICS)
-    atomic.write_json(folder / "run/run.json", {"run": {"lr": 0.1, "calibration": "/home/me/bs.json"}})
+    atomic.write_json(
+        folder / "run/run.json",
+        {"run": {"lr": 0.1, "calibration": "/home/me/bs.json", "eval_file": "data/dev"}},
+    )
     atomic.write_json(folder / "run/model/config.json", {"model_type": "millrace_ctc"})
     for name in ("model.safetensors", "vocab.txt", "optimizer.pt", ".hidden.json", "README.md"):
         (folder / "run/model" / name).write_bytes(name.encode())
     (folder / "run/model/link.json").symlink_to("/etc/hostname")
     rows = {"language": ["no", "no", None], "duration_s": [1800.0, 1800.0, 900.0]}
-    pq.write_table(pa.table(rows), folder / "b.parquet")
-    buckets = {"buckets": [{"path": "b.parquet"}], "total_hours": 1.25, "total_samples": 3}
+    pq.write_table(pa.table(rows), folder / "short.parquet")
+    rows = {"language": ["no", "de", "no"], "duration_s": [3600.0, 1800.0, 900.0]}
+    pq.write_table(pa.table(rows), folder / "long.parquet")
+    paths = [{"path": "short.parquet"}, {"path": "long.parquet"}]
+    buckets = {"buckets": paths, "total_hours": 3.0, "total_samples": 6}
     splits = {"dev": {"hours": 0.5, "samples": 2}, "test": {"hours": 0.25, "samples": 1}}
     atomic.write_json(folder / "bucket_config.json", {**buckets, "splits": splits})
 
@@ -58,15 +69,33 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
         assert handle.read() == "model.safetensors"
     text = (tmp_path / "README.md").read_text()
     assert (
-        'language: ["no"]' in text
-        and "no 1.00, und 0.25" in text
+        'language: ["de", "no"]' in text
+        and "de 0.50, no 2.25, und 0.25" in text
+        and "| train | 3.00 | 6 |  |  |  |" in text
         and "| dev | 0.50 | 2 | 2.000 | 0.500 | 0.750 |" in text
     )
+    assert "| test | 0.25 | 1 | 1.500 | 0.250 | 0.375 |" in text
     assert "| dev | no | 2 | 50.0 % (40.0–60.0) | 75.0 % |" in text
+    assert "| test | de | 1 | 50.0 % (40.0–60.0) | 37.5 % (25.0–50.0) |" in text
+    assert 'library_name: "millrace"' in text and "data/dev" not in text
     assert "- `lr`: 0.1" in text and "/home" not in text and "`tiny`" in text
     receipt = (tmp_path / "receipt.json").read_bytes()
     assert publish(tmp_path) == 0 and (tmp_path / "receipt.json").read_bytes() == receipt
     assert len(json.loads(receipt)["files"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "library", "loader"),
+    [
+        ("millrace_ctc", "millrace", "millrace.asr.models.registry.load(folder)"),
+        ("whisper", "transformers", "transformers"),
+    ],
+)
+def test_the_card_names_the_library_that_loads_the_model(tmp_path, kind, library, loader):
+    write_run(tmp_path)
+    atomic.write_json(tmp_path / "run/model/config.json", {"model_type": kind})
+    text = card.render("me/model", "", "abc", tmp_path / "run/metrics.json", tmp_path / "bucket_config.json")
+    assert f'library_name: "{library}"' in text and f"`{loader}` loads it" in text
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path, capsys):

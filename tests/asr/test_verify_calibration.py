@@ -7,13 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from millrace.asr import verify_calibration
+from millrace.asr import calibrate_bucket_bs, verify_calibration
 from millrace.asr.calibration.trial import ROOT
 from millrace.asr.inputs import CALIBRATION, VERIFICATION, AsrInputs
+from millrace.common import atomic, processes
 from tests.asr import calibration_corpus as corpus
+from tests.asr.test_merge_calibration import calibration
 
 
 @pytest.mark.parametrize(("limit", "code"), [("2", 0), ("0.1", 1)])
@@ -36,6 +39,60 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     verified = json.loads(output.read_text())
     assert verified["world_size"] == 2 and [rank["rank"] for rank in verified["ranks"]] == [0, 1]
     assert verified["steps"] in (6, 7, 8) and 0.1 < verified["peak_memory_gb"] < 2
+
+
+@pytest.mark.parametrize(
+    ("step", "flags"),
+    [
+        ("train_model", ["--bucket-dir", "nowhere"]),
+        ("verify_calibration", ["--bucket-config", "nowhere/bucket_config.json", "--max-memory-gb", "2"]),
+        ("calibrate_bucket_bs", ["--mode", "verify_all", "--calibration", "none.json"]),
+    ],
+)
+def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(tmp_path, step, flags):
+    shown = "print(torch.get_num_threads(), *(os.environ[name] for name in sys.argv[1:]), sep='|')"
+    code = f"import os, sys; from millrace.asr import {step}; {step}.main({flags}); import torch; {shown}"
+    names = list(processes.TRAINING_ENVIRONMENT)
+    clean = {name: value for name, value in os.environ.items() if name not in names}
+    clean |= {"PYTHONPATH": str(ROOT), "NUMEXPR_NUM_THREADS": "5"}
+    command = [sys.executable, "-c", code, *names]
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert "there are no buckets here" in done.stderr
+    expected = {**processes.TRAINING_ENVIRONMENT, "NUMEXPR_NUM_THREADS": "5"}  # what the user has set stays
+    assert done.stdout.strip().split("|") == ["1", *expected.values()], done.stderr[-2000:]
+
+
+def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monkeypatch, capfd):
+    names = ("b_0_1", "b_1_2")
+    config = corpus.write(tmp_path, {names[0]: (24, 0.2, 0.3), names[1]: (24, 0.4, 0.5)})
+    monkeypatch.chdir(tmp_path)
+
+    def calibrated(rows: int) -> None:
+        for name in names:
+            found = {**calibration("b_0_3"), "bucket": name, "batch_size": rows, "longest_seconds": 0.5}
+            atomic.write_json(tmp_path / f"results/asr/calibration/buckets/{name}.json", found)
+
+    def verify() -> str:
+        flags = ["--mode", "verify_all", "--bucket-config", str(config), "--device", "cpu"]
+        flags += ["--model-options", json.dumps(corpus.MODEL_OPTIONS), "--max-memory-gb", "16"]
+        assert calibrate_bucket_bs.main([*flags, "--soak-steps", "2"]) == 0
+        return capfd.readouterr().err
+
+    merged = tmp_path / "results/asr/calibration/calibrated_bs.json"
+    # The second time a bucket was calibrated again, with another result.
+    for rows in (3, 5):
+        calibrated(rows)
+        assert "calibrated_bs.json: merged from 2 calibrations of buckets" in verify()
+        sizes = {name: of["batch_size"] for name, of in json.loads(merged.read_bytes())["buckets"].items()}
+        assert sizes == dict.fromkeys(names, rows)
+    verification = tmp_path / "results/asr/calibration/verification.json"
+    assert json.loads(verification.read_bytes())["world_size"] == 1
+    assert "merged" not in verify(), "nothing has changed"
+
+    Path("results/asr/calibration/buckets/b_0_1.json").unlink()
+    flags = ["--mode", "verify_all", "--bucket-config", str(config), "--device", "cpu"]
+    assert calibrate_bucket_bs.main([*flags, "--max-memory-gb", "16"]) == 1
+    assert "buckets without a calibration: b_0_1" in capfd.readouterr().err
 
 
 def test_a_missing_calibration_is_said_in_one_line(tmp_path, capfd):

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from millrace.asr.calibration import options
 from millrace.asr.calibration.options import Choices
-from millrace.common import cli, settings
+from millrace.common import cli, processes, settings
 from millrace.common.errors import MillraceError
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--bucket", default="", help="bucket to calibrate, such as b_7_10")
-    mode = "verify_all: what millrace.asr.verify_calibration does, with all buckets (default %(default)s)"
+    mode = "verify_all: merge what was calibrated, unless there is --calibration, and train on all buckets, "
+    mode += "as millrace.asr.verify_calibration does (default %(default)s)"
     parser.add_argument("--mode", choices=["calibrate", "verify_all"], default="calibrate", help=mode)
     options.add_arguments(parser)
     settings.add_arguments(parser, Choices, ("start_bs", "min_bs", "max_bs", "steps", "world_size"))
@@ -29,8 +30,10 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     if args.mode == "verify_all":
-        from millrace.asr.calibration import steps
+        processes.take_training_environment()
+        from millrace.asr.calibration import merge, steps
 
+        args.calibration = args.calibration or merge.merge_folder(args.bucket_config, Path(options.FOLDER))
         return steps.verify(*options.verification(args))
     if not args.bucket:
         raise MillraceError("no bucket was named", "--bucket", "Name one, or take --mode verify_all")

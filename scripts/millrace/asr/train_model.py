@@ -13,7 +13,7 @@ from pathlib import Path
 
 from millrace.asr.training import options
 from millrace.asr.training.options import TrainOptions
-from millrace.common import atomic, cli, settings
+from millrace.common import atomic, cli, processes, settings
 from millrace.common.training import ranks
 from millrace.common.training.settings import LoopSettings
 
@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     folder = Path(args.output_dir or Path(args.metrics or "metrics.json").parent)
     ranks.end_with_launcher(signal.SIGKILL)
+    processes.take_training_environment()
     import torch
 
     from millrace.asr.training import run as training_run

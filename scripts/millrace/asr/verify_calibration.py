@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 from millrace.asr.calibration import options
-from millrace.common import cli
+from millrace.common import cli, processes
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -23,6 +23,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
+    processes.take_training_environment()
     from millrace.asr.calibration import steps
 
     steps.verify(*options.verification(args))

@@ -33,6 +33,11 @@ def stay_on_loopback() -> None:
             os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
 
 
+def take_training_environment() -> None:
+    """Set what training needs and nobody has set, before torch is imported; plain torchrun does not."""
+    os.environ.update({**TRAINING_ENVIRONMENT, **os.environ})
+
+
 def die_with_parent(signal_number: int) -> None:
     """Get a signal when the parent process ends, 0 for none; does nothing where the kernel is not Linux."""
     _prctl(1, int(signal_number))  # PR_SET_PDEATHSIG

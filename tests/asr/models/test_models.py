@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from millrace.asr import models
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.registry import NAMES, build, load
 from millrace.common.errors import MillraceError
@@ -24,6 +27,17 @@ def make(name: str, folder: Path, texts: list[str] = TEXTS) -> AsrModel:
     torch.manual_seed(5)
     name_or_folder = name if name in NAMES else tiny.write(folder / "tiny", name, texts)
     return build(name_or_folder, SMALL.get(name), texts).eval()
+
+
+def test_the_file_where_docs_tell_to_add_a_model_has_a_line_for_each():
+    page = (Path(__file__).parents[3] / "docs/architecture.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| a recogniser |"))
+    (path,) = re.findall(r"`(asr/models/\w+\.py)` \|$", row)
+    named = importlib.import_module("millrace." + path.removesuffix(".py").replace("/", "."))
+    assert Path(path).name in models.__doc__
+    modules = {kind: f"{models.__name__}.{of}" for of, kind, _ in named.MODELS}
+    assert all(hasattr(importlib.import_module(module), kind) for kind, module in modules.items())
+    assert "MODELS = (" in (Path(models.__file__).parent / Path(path).name).read_text(), "and not imported"
 
 
 @pytest.mark.parametrize("name", ["ctc", "qwen3-asr-tiny"])

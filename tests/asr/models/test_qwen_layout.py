@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3ASRForConditionalGeneration
 
 from millrace.asr import export_model
+from millrace.asr.models.qwen import layout
+from millrace.asr.models.qwen.config import random_config, random_processor
+from millrace.asr.models.qwen.model import QwenModel
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch
@@ -50,6 +54,46 @@ def test_both_layouts_hold_the_same_model_and_its_tokenizer_files(folder, tmp_pa
         assert (tmp_path / name / "merges.txt").read_bytes() == (folder / "merges.txt").read_bytes()
     for name in ("config.json", "tokenizer_config.json", "tokenizer.json", "generation_config.json"):
         assert (tmp_path / "two" / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def with_rope(**rope: object) -> QwenModel:
+    """A tiny model of other numbers than any default, with these rotary positions, to be exported."""
+    processor = random_processor(TEXTS)
+    config = random_config("tiny", processor.tokenizer)
+    config.text_config.rope_parameters = {"rope_type": "default", "rope_theta": 12_345.0, **rope}
+    config.text_config.rms_norm_eps, config.audio_config.n_window_infer = 1e-4, 300
+    model = QwenModel(Qwen3ASRForConditionalGeneration(config), processor)
+    model.layout = "qwen-asr"
+    return model
+
+
+def test_the_export_says_what_the_model_in_memory_computes(tmp_path):
+    model = with_rope()
+    model.save_pretrained(tmp_path)
+    thinker = json.loads((tmp_path / "config.json").read_bytes())["thinker_config"]
+    for name, least in (("audio_config", 15), ("text_config", 14)):
+        in_memory = model.hf.config.to_dict()[name]
+        shared = (thinker[name].keys() & in_memory) - {"model_type"}
+        assert len(shared) >= least
+        assert {key: thinker[name][key] for key in shared} == {key: in_memory[key] for key in shared}
+
+    # Rotary positions have another form there; those of text turn all three sections alike.
+    text = thinker["text_config"]
+    assert text["rope_theta"] == 12_345.0 and text["rope_scaling"]["rope_type"] == "default"
+    assert sum(text["rope_scaling"]["mrope_section"]) == text["head_dim"] // 2
+    before, after = (of.hf.model.language_model.rotary_emb.inv_freq for of in (model, load(tmp_path)))
+    assert torch.equal(before, after)
+
+
+def test_the_sections_of_the_exported_positions_are_those_of_the_published_model():
+    text = {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    assert layout.rope(text)["rope_scaling"]["mrope_section"] == [24, 20, 20]
+
+
+def test_scaled_positions_are_not_exported_as_plain_ones(tmp_path):
+    with pytest.raises(MillraceError, match="of type linear have no place in the layout of qwen-asr"):
+        with_rope(rope_type="linear", factor=4.0).save_pretrained(tmp_path / "model")
+    assert not list(tmp_path.glob("model/*"))
 
 
 def test_a_model_from_random_weights_answers_a_transcription_request(tmp_path):

@@ -122,6 +122,58 @@ def test_each_criterion_can_fail(tmp_path: Path, group: int, name: str, changed:
     assert _judged(_on_a_gpu(tmp_path, **changed), name, group).status == FAIL
 
 
+@pytest.mark.parametrize(
+    ("reference", "status", "words"),
+    [
+        ({"samples_per_second": 40.0}, PASS, "samples/s of E1"),
+        ({"samples_per_second": 900.0, "audio_seconds_per_second": 1.0}, FAIL, "against 900 samples/s of E1"),
+        ({"audio_seconds_per_second": 400.0}, PASS, "against 400 audio-s/s of E1"),
+        ({"gpu_use": 0.588}, UNKNOWN, "E1 has no rate to compare with"),
+    ],
+)
+def test_the_rate_is_held_against_the_reference(tmp_path: Path, reference: dict, status: str, words: str):
+    bench = [str(MadeUp("bench").write(tmp_path))]
+    runs = Throughput({"bench": bench}, None, {"name": "E1", **reference})
+    judged = _judged(runs, "Throughput against the reference")
+    assert judged.status == status and words in judged.figure
+    if status != UNKNOWN:
+        key, theirs = next((key, of) for key in ("samples", "audio_seconds") if (of := runs.referred(key)))
+        assert judged.value == pytest.approx(runs.bench[0].rate(key) / theirs)
+    assert not any("reference" in one.name for one in criteria(Throughput({"bench": bench}, None)))
+
+
+def test_shares_of_time_are_the_mean_of_the_runs(tmp_path: Path) -> None:
+    waits = (0.1, 0.2, 0.6)
+    shares = [{"data_wait": wait, "forward": 1 - wait} for wait in waits]
+    runs = _throughput(tmp_path, bench=[MadeUp(f"b{n}", shares=of, seed=n) for n, of in enumerate(shares)])
+    assert runs.shares("bench")["data_wait"] == pytest.approx(0.3)
+    assert sum(runs.shares("bench").values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("role", ["bench", "baseline", "ideal"])
+def test_every_run_that_is_compared_has_to_share_the_machine(tmp_path: Path, role: str) -> None:
+    made = {"bench": [{}, {}], "baseline": [BASELINE, BASELINE], "ideal": [{"seconds": 0.19}]}
+    made[role][-1] = {**made[role][-1], "machine": {**CPU, "cpu": "Another"}}
+    lists = {of: [MadeUp(f"{of}_{n}", **facts) for n, facts in enumerate(made[of])] for of in made}
+    runs = _throughput(tmp_path, **lists)
+    last = f"{role}_{len(made[role]) - 1}"
+    assert runs.differences() == [f"cpu is Another in {last}, Some CPU in bench_0"]
+
+
+def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
+    """steps.jsonl is rank 0's: the counts of the log are summed over the ranks."""
+    made = [MadeUp("first", steps=200, world_size=2), MadeUp("second", steps=210, world_size=2)]
+    runs = [run.write(tmp_path) for run in made]
+    for run in runs:
+        lines = _lines(run / "metrics.jsonl")
+        lines[3]["counts"] |= {"unusable_missing": 2.0, "unusable_unreadable": 1.0}
+        lines[7]["counts"] |= {"unusable_missing": 4.0, "unlearned_text_too_long": 8.0}
+        jsonl.write_lines(run / "metrics.jsonl", lines)
+    judged = _judged(Throughput({"bench": list(map(str, runs))}, None), "Stability")
+    words = "2 runs clean, the longest bench 210 steps, 14 unusable samples left out"
+    assert (judged.figure, judged.value) == (words, 210)
+
+
 def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> None:
     bench = MadeUp("bench", steps=50, recorded=False, held_out=None, omit=("flops", "padded_flops"))
     runs = _throughput(tmp_path, False, bench=bench)

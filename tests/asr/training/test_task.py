@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from millrace.asr.evaluation import hypotheses
 from millrace.asr.models import choice
 from millrace.asr.models.files import model_digest
 from millrace.asr.planning import budgets
@@ -50,14 +53,14 @@ def task_of(folder: Path, **options: object) -> AsrTask:
 
 
 class OneOf:
-    """The Exchange of one of two ranks, seen alone: `parts` keeps what it would send to the other."""
+    """The Exchange of one of two ranks: `parts` keeps what it sends, `others` is what the other sends."""
 
-    def __init__(self) -> None:
-        self.world_size, self.parts = 2, []
+    def __init__(self, others: Sequence[object] = ()) -> None:
+        self.world_size, self.parts, self.others = 2, [], others
 
     def gathered(self, value: object) -> list[object]:
         self.parts.append(value)
-        return [value]
+        return [*self.others, value]
 
 
 def evaluated(task: AsrTask, exchange: Exchange | OneOf, rank: int = 0) -> dict[str, float]:
@@ -67,15 +70,29 @@ def evaluated(task: AsrTask, exchange: Exchange | OneOf, rank: int = 0) -> dict[
         return task.evaluate_split(model, torch.device("cpu"), "dev", exchange, rank)
 
 
-def test_ranks_share_the_evaluation(tmp_path):
+def test_ranks_share_the_evaluation_and_each_has_the_figures_of_all(tmp_path):
     task, exchange = task_of(write(tmp_path), batch_seconds=0.7), OneOf()
-    alone, *_ = evaluated(task, Exchange(1)), evaluated(task, exchange, 0), evaluated(task, exchange, 1)
-    loss, units, samples = (sum(part[0][place] for part in exchange.parts) for place in range(3))
-    assert samples == alone["samples"] == 12 and all(part[0][2] > 0 for part in exchange.parts)
-    assert loss / units == pytest.approx(alone["loss"], rel=1e-5)
-    errors = [sample.errors for part in exchange.parts for sample in part[1]]
-    edits, characters = (sum(getattr(e, name) for e in errors) for name in ("character_edits", "characters"))
-    assert edits / characters == pytest.approx(alone["cer"])
+    alone = evaluated(task, Exchange(1))
+    texts = {sample.sample_id: sample.hypothesis for sample in task.transcribed["dev"]}
+    evaluated(task, exchange, 0)
+    assert 0 < len(exchange.parts[0][1]) < 12
+    together = evaluated(task, OneOf(exchange.parts), 1)
+    assert together == pytest.approx(alone, rel=1e-5)
+    # A rank may write the hypotheses of all: each sample once.
+    written = task.transcribed["dev"]
+    assert len(written) == 12 and {sample.sample_id: sample.hypothesis for sample in written} == texts
+
+
+def test_the_hypotheses_around_an_unusable_clip_keep_their_own_keys(tmp_path):
+    """Row 4 of dev is missing among what was transcribed: the keys behind it do not move up."""
+    folder = write(tmp_path, replace={"t2_8.wav": b"no audio"})
+    task = task_of(folder, batch_seconds=0.7)
+    evaluated(task, Exchange(1))
+    dev = folder / "train/b_0_3.parquet"
+    names = {row["sample_id"]: row["tar_member_name"] for row in pq.read_table(dev).to_pylist()}
+    lines = hypotheses.of_split("dev", dev, task.transcribed["dev"])
+    assert [line["key"] for line in lines] == [f"t{n % 3}_{n}" for n in range(0, 24, 2) if n != 8]
+    assert all(names[line["sample_id"]].startswith(line["key"] + ".") for line in lines)
 
 
 def test_the_test_split_is_evaluated_in_the_precision_of_the_run(tmp_path):
@@ -116,6 +133,61 @@ def test_other_transcripts_make_it_another_run(tmp_path):
     states = [task_of(write(tmp_path / name, name)).state_dict() for name in "qx"]
     with pytest.raises(MillraceError, match="other buckets, transcripts"):
         task_of(tmp_path / "q/buckets").load_state_dict(states[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch_seconds": 9.0}, {"window": 7}, {"seed": 7}, {"loader": "every-bucket"}, {"durations": 1}],
+)
+def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
+    state = task_of(folder := write(tmp_path)).state_dict()
+    task_of(folder, eval_samples=3, num_workers=0).load_state_dict(state)
+    if change.pop("durations", None):
+        path = folder / "train/b_3_5.parquet"
+        table = pq.read_table(path)
+        longer = [{**row, "duration_s": row["duration_s"] * 1.01} for row in table.to_pylist()]
+        pq.write_table(pa.Table.from_pylist(longer, schema=table.schema), path, store_schema=False)
+    with pytest.raises(MillraceError, match="other buckets, transcripts, budgets, window, loader or seed"):
+        task_of(folder, **change).load_state_dict(state)
+
+
+def test_the_rest_of_an_epoch_is_planned_anew_for_other_ranks(tmp_path):
+    """With the same epoch and number of ranks as a plan that is kept: what was done decides."""
+    task = task_of(write(tmp_path), batch_seconds=0.7)
+    whole, rest = task.plan(0, 2), task.plan(0, 2, [(1, 3)])
+    done = task.plan(0, 1)
+    seen = {int(row) for step in range(3) for row in done.batch(step, 0)}
+    assert len(whole.rows) == 24 and set(rest.rows.tolist()) == set(range(24)) - seen
+
+
+def test_the_first_rows_of_dev_are_evaluated_without_augmentation(tmp_path):
+    folder = write(tmp_path)
+    plain = task_of(folder, eval_samples=5, num_workers=0)
+    figures = evaluated(plain, Exchange(1))
+    assert figures["samples"] == 5 and "left_out" not in figures
+    assert sorted(sample.row for sample in plain.transcribed["dev"]) == [0, 1, 2, 3, 4]
+    masking = {"model_options": {**SIZES, "spec_augment": True}, "eval_samples": 5, "num_workers": 0}
+    assert evaluated(AsrTask(TrainOptions(str(folder), **masking)), Exchange(1)) == figures
+
+
+@pytest.mark.parametrize("loader", ["bucketed", "baseline"])
+def test_training_draws_other_masks_in_every_epoch(tmp_path, loader):
+    options = {"model_options": {**SIZES, "spec_augment": True}, "num_workers": 0, "batch_seconds": 1000}
+    task = AsrTask(TrainOptions(str(write(tmp_path)), **options, loader=loader))
+    task.build_model()
+    masks = []
+    for epoch in (0, 0, 1):
+        batches = list(task.loader(epoch, 0, 0, 1))
+        ids = np.concatenate([batch.sample_ids for batch in batches])
+        drawn = [mask for batch in batches for mask in batch["masks"].tolist()]
+        masks.append([drawn[row] for row in np.argsort(ids)])
+    assert len(masks[0]) == 24 and masks[0] == masks[1] != masks[2]
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_character_error_rate(tmp_path):
+    task = task_of(write(tmp_path))
+    assert task.score({"loss": 3.0, "cer": 0.25, "wer": 0.75}) == 0.25
+    assert task.score({"samples": 0}) is None, "without dev there is no best one"
 
 
 def test_a_sample_without_part_in_the_loss_is_logged_and_counted(tmp_path, caplog):
@@ -159,6 +231,24 @@ def test_buckets_are_described_and_a_pretrained_model_warns_of_the_learning_rate
     assert caplog.messages[0] == f"bucket b_0_3: {facts}" and len(caplog.messages) == 2
     assert "about 2e-5" in choice.learning_rate_note(str(tmp_path), 4e-3)
     assert not choice.learning_rate_note(str(tmp_path), 2e-5) and not choice.learning_rate_note("ctc", 4e-3)
+
+
+@pytest.mark.parametrize("loader", ["bucketed", "baseline"])
+def test_training_ends_where_more_samples_cannot_be_used_than_allowed(tmp_path, loader):
+    bad = dict.fromkeys(("t0_0.wav", "t1_1.flac", "t2_2.flac"), b"no audio")
+    folder = write(tmp_path, replace=bad)
+
+    def trained_on(max_bad_fraction: float) -> int:
+        options = {"loader": loader, "num_workers": 0, "batch_seconds": 1000}
+        task = task_of(folder, max_bad_fraction=max_bad_fraction, **options)
+        task.build_model()
+        batches = list(task.loader(0, 0, 0, 1))
+        assert sum(count for b in batches for name, count in b.counts.items() if "unusable" in name) == 3
+        return sum(len(task.batch_ids(batch)) for batch in batches)
+
+    assert trained_on(0.2) == 21
+    with pytest.raises(MillraceError, match="max_bad_fraction"):
+        trained_on(0.1)
 
 
 def test_a_filler_counts_no_samples(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 from millrace.asr.calibration import memory_model, worst_case
 from millrace.asr.calibration.bucket import Calibration
 from millrace.asr.calibration.memory_model import MemoryModel, Point
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
@@ -63,6 +63,19 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
             log.warning("%s has no rows; it gets the batch size of %s", name, source)
     model_facts = {**model.as_dict(), "residuals": errors}
     return {"key": key, "memory_model": model_facts, "limit_gb": key["limit_gb"], "buckets": buckets}
+
+
+def merge_folder(bucket_config: Path, folder: Path) -> str:
+    """calibrated_bs.json of `folder`, merged from its buckets/*.json where there are any; every rank may call
+    it, as all write the same."""
+    output = folder / "calibrated_bs.json"
+    paths = [folder / "buckets" / f"{name}.json" for name in worst_case.bucket_rows(bucket_config)]
+    present = [path for path in paths if path.exists()]
+    if present:
+        merged = atomic.json_bytes(merge(bucket_config, present))
+        if atomic.write_if_changed(output, merged):
+            log.info("%s: merged from %d calibrations of buckets", output, len(present))
+    return str(output)
 
 
 def _read(path: Path) -> Calibration | None:

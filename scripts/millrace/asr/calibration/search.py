@@ -1,4 +1,4 @@
-"""The largest batch of a bucket that fits: doubling, then bisection by trials in fresh processes, a soak."""
+"""The largest batch of a bucket that fits, by few trials in fresh processes: guesses, bisection, a soak."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
 _FINE = 32  # the search ends when it knows the batch to one part in so many
+_MOST_TRIALS = 12  # each is a process that loads the model
 _SMALLER = "Raise --max-memory-gb, use --gradient-checkpointing 1 or a smaller model, "
 _SMALLER += "or lower --min-bs or the last edge"
 
@@ -116,39 +117,74 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
         why = "" if search.fits(answer) else search.why_not(answer)
         trials.append({"rows": size, "fits": not why, **answer})
         fits, fails = (fits, size) if why else (size, fails)
-        # About so many more: the size doubles until one fails, then the gap halves.
-        gap = (fails - fits) / max(1, fits // _FINE) if fails <= search.max_rows else search.max_rows / size
-        total = len(trials) + math.ceil(math.log2(max(gap, 1)))
+        total = len(trials) + _bisections(fits, fails)
         result = why or f"peak {answer['peak_gb']:.3f} GB, fits"
         log.info("%s", progress.line(len(trials), total, "trials", None, f"{size} rows: {result}"))
         if fails <= search.min_bs:
             problem = f"a batch of {search.min_bs} does not fit: {why}"
             raise MillraceError(problem, where="calibration", remedy=_SMALLER)
         # While nothing has failed, the largest batch is still to be tried, however near it is.
-        near = fails <= search.max_rows and fails - fits <= max(1, fits // _FINE)
-        if near or fits == search.max_rows:
+        if fits == search.max_rows or (fails <= search.max_rows and fails <= _next_known(fits)):
             return fits, trials
         size = _next_size(search, fits, fails, trials)
 
 
 def _next_size(search: Search, fits: int, fails: int, trials: list[dict[str, Any]]) -> int:
-    """Twice the last until one fails; then where a line through the peaks meets the limit, or the middle."""
-    if fails > search.max_rows:
-        return min(2 * fits, search.max_rows)
+    """Where a line through the peaks meets the limit, or the middle.
+
+    The middle where the line says what was refuted (a batch that is out of memory has no peak, so that the
+    line stays as it was), and where there is no time for guesses: each may cost a trial beside itself.
+    """
+    middle = _middle(max(fits, search.min_bs - 1), fails)
     if not fits:
-        return max(fails // 2, search.min_bs)
-    middle = (fits + fails) // 2
+        return middle
+    has_failed = fails <= search.max_rows
+    if not has_failed and search.max_rows <= _next_known(fits):
+        return search.max_rows
+    if len(trials) + 2 + _bisections(fits, fails) > _MOST_TRIALS:
+        return middle
+    guess = _guess(search, trials)
+    if not has_failed:  # nothing tells where memory begins to grow faster: in steps
+        return min(max(guess or 0, 2 * fits), 4 * fits, search.max_rows)
+    if guess is None or guess >= fails:
+        return middle
+    # If it says that nothing larger fits: make sure.
+    return min(max(guess, _next_known(fits)), fails - 1)
+
+
+def _guess(search: Search, trials: list[dict[str, Any]]) -> int | None:
+    """Where a line through the two peaks nearest to the limit meets it; None if it does not rise."""
     peaks = {trial["rows"]: trial["step_peak_gb"] for trial in trials if trial.get("step_peak_gb")}
+    if len(peaks) == 1:
+        # Too low, as the optimiser's state is missing: the guess is low as well.
+        peaks[0] = next(trial["fixed_gb"] for trial in trials if trial.get("step_peak_gb"))
     near = sorted(peaks, key=lambda size: abs(peaks[size] - search.limit_gb))[:2]
-    if len(near) < 2 or len(peaks) > 6:  # too little is known, or memory grows in no straight line
-        return middle
+    if len(near) < 2 or (peaks[near[0]] - peaks[near[1]]) * (near[0] - near[1]) <= 0:
+        return None
     slope = (peaks[near[0]] - peaks[near[1]]) / (near[0] - near[1])
-    if slope <= 0:
-        return middle
-    guess = math.floor(near[0] + (search.limit_gb - peaks[near[0]]) / slope)
-    if guess <= fits:
-        guess = fits + max(1, fits // _FINE)  # the line says that nothing larger fits: make sure
-    return min(max(guess, fits + 1), fails - 1)
+    return math.floor(near[0] + (search.limit_gb - peaks[near[0]]) / slope)
+
+
+def _next_known(fits: int) -> int:
+    """If this batch fails, `fits` is the largest to one part in 32."""
+    return fits + 1 + fits // _FINE
+
+
+def _bisections(fits: int, fails: int) -> int:
+    """How many trials it takes at most to find the largest batch between these by bisection."""
+    return math.ceil(math.log2(max(_place(fails) - _place(fits), 1)))
+
+
+def _middle(low: int, high: int) -> int:
+    """The batch as many parts of 32 above `low` as below `high`; above `low` and below `high`."""
+    place = (_place(low) + _place(high)) / 2
+    size = place if place < _FINE else _FINE * math.exp(place / _FINE - 1)
+    return min(max(round(size), low + 1), high - 1)
+
+
+def _place(size: int) -> float:
+    """Where a batch stands on a scale whose unit is what the search tells apart: 1, then one part in 32."""
+    return size if size < _FINE else _FINE * (1 + math.log(size / _FINE))
 
 
 def backed_off_size(search: Search, size: int, answer: Answer) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,34 +49,6 @@ def check_calibration(
     for name, count in {"grad_acc": settings.grad_acc, "world_size": world_size}.items():
         if count > 1 and key.get(name) == 1:
             log.warning(more, calibration, name)
-
-
-def with_grad_acc(settings: LoopSettings, bucket_dir: str | Path, calibration: str | Path) -> LoopSettings:
-    """`settings` with the grad_acc of the original script's flat calibrated_bs.json, if it has one.
-
-    Raises MillraceError if it differs between buckets, or from the one that was given: one optimiser step
-    takes batches of several buckets, so that there is one number for all.
-    """
-    flat = jsonl.read(calibration)
-    if "key" in flat or "buckets" in flat:
-        return settings
-    names = BucketConfig.read(bucket_dir).ids
-    numbers = {name: flat[name]["grad_acc"] for name in names if "grad_acc" in flat.get(name, ())}
-    if not numbers:
-        return settings
-    for name, number in numbers.items():
-        if type(number) is not int or number < 1:
-            problem = f"grad_acc of {name} is {number!r}"
-            raise MillraceError(problem, str(calibration), "Write a whole number above 0")
-    given = {"--grad-acc": settings.grad_acc} if settings.grad_acc != LoopSettings.grad_acc else {}
-    listed = numbers | given
-    if {number} != {*listed.values()} or numbers.keys() < {*names}:
-        text = ", ".join(f"{name} {count}" for name, count in listed.items())
-        problem = f"grad_acc is not the same for all buckets ({text}); a step here takes batches of several"
-        remedy = "Give all buckets one number, or remove grad_acc from the file and give --grad-acc"
-        raise MillraceError(problem, str(calibration), remedy)
-    log.info("%s: grad_acc %d of its buckets counts", calibration, number)
-    return replace(settings, grad_acc=number)
 
 
 def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) -> list[BatchBudget]:

@@ -46,6 +46,8 @@ def criteria(throughput: Throughput) -> list[Criterion]:
     """The required criteria in their order, then the project's own bars."""
     judged = []
     for group, name, bar, statistic, test, number in _CRITERIA:
+        if statistic is _over_reference and not throughput.reference:
+            continue
         words, value, limit, status = statistic(throughput)
         status = status or (PASS if test(value, limit if number is None else number) else FAIL)
         judged.append(Criterion(group, name, bar, status, words, value))
@@ -65,6 +67,18 @@ def _speedup(throughput: Throughput) -> _Finding:
     ours, theirs = (throughput.figure(role, "samples").value for role in ("bench", "baseline"))
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
     return _Finding(words + (f" ({audio:.2f} times in audio-s/s)" if audio is not None else ""), ratio)
+
+
+def _over_reference(throughput: Throughput) -> _Finding:
+    """How many times the rate of `throughput.reference`: of samples if it says that, else of audio."""
+    name = throughput.reference["name"]
+    for key, unit in (("samples", "samples/s"), ("audio_seconds", "audio-s/s")):
+        theirs, ours = throughput.referred(key), throughput.figure("bench", key)
+        if theirs and ours:
+            ratio = ours.value / theirs
+            words = f"{ratio:.2f} times: {rate(ours.value)} against {rate(theirs)} {unit} of {name}"
+            return _Finding(words, ratio)
+    return _Finding(f"{name} has no rate to compare with", status=UNKNOWN)
 
 
 def _share(key: str, missing: str) -> Callable[[Throughput], _Finding]:
@@ -88,7 +102,7 @@ def _clean_steps(throughput: Throughput) -> _Finding:
             return _Finding(words, float(run.done_steps), status=FAIL)
     steps = max(run.done_steps for run in throughput.bench)
     words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} clean, the longest bench {steps} steps"
-    if lost := sum(run.lost_samples or 0 for run in runs):
+    if lost := sum(run.lost_samples for run in runs):
         words += f", {lost} unusable samples left out"
     return _Finding(words, float(steps), status=None if steps >= STEPS else UNKNOWN)
 
@@ -163,12 +177,14 @@ _GPU = _share("gpu", "the GPU's counters could not be read")
 _PADDING = _share("padding_audio_seconds", "no counts")
 _WAITING = _share("waiting", "no times")
 _SAME = "times the baseline's samples/s, same machine"
+_REFERRED = "times the rate of throughput.reference, measured elsewhere"
 _CLEAN = f"{STEPS} steps without running out of memory, a hang or a stop"
 _RANDOM = "each within three standard deviations of random batches"
 _CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many samples"
 # Group, name, bar, the statistic held against it, and how: with a number, or with the statistic's limit.
 _CRITERIA = (
     ("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
+    ("required", "Throughput against the reference", f"at least 2.4 {_REFERRED}", _over_reference, ge, 2.4),
     ("required", "GPU use", "above 85 %", _GPU, gt, 0.85),
     ("required", "Padding (seconds of audio)", "below 20 %", _PADDING, lt, 0.2),
     ("required", "Stability", _CLEAN, _clean_steps, ge, STEPS),

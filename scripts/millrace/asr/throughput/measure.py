@@ -26,13 +26,14 @@ class BucketMeasure:
         for name in ("audio_seconds", "padded_audio_seconds"):
             line.setdefault(name, 0.0)
         seconds, buckets = batch.lengths.cpu().numpy() / SAMPLING_RATE, line.setdefault("buckets", {})
-        line["samples"] += len(batch)
-        line["planned"] += batch.planned
-        line["audio_seconds"] += float(seconds.sum())
-        line["padded_audio_seconds"] += batch.audio.numel() / SAMPLING_RATE
         for name, spent in batch.spent.items():
             key = f"worker_{name}_seconds"
             line[key] = line.get(key, 0.0) + spent  # type: ignore[literal-required]
+        if not batch.filler:  # whose samples are another batch's
+            line["samples"] += len(batch)
+            line["planned"] += batch.planned
+            line["audio_seconds"] += float(seconds.sum())
+            line["padded_audio_seconds"] += batch.audio.numel() / SAMPLING_RATE
         numbers = np.searchsorted(self._ends, batch.rows, side="right")
         for number in np.unique(numbers) if not batch.filler else ():
             name, inside = self._names[number], numbers == number

@@ -13,6 +13,7 @@ from millrace.asr.models import choice
 from millrace.asr.models.base import AsrModel
 from millrace.asr.planning import budgets
 from millrace.asr.throughput.measure import BucketMeasure
+from millrace.asr.training import accumulation
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
 from millrace.common import jsonl
@@ -43,7 +44,9 @@ def run(
     """
     ranks, task, settings = Ranks.from_environment(), AsrTask(options), devices.resolved(settings)
     if options.calibration:
-        settings = budgets.with_grad_acc(settings, options.bucket_dir, options.calibration)
+        rows = map(len, task.durations)
+        rows_of = dict(zip(BucketConfig.read(options.bucket_dir).ids, rows, strict=True))
+        settings = accumulation.with_grad_acc(settings, options.calibration, rows_of)
         of_model = (options.model, options.model_options)
         budgets.check_calibration(options.calibration, *of_model, settings, ranks.world_size)
     for split in ("dev", "test"):

@@ -105,9 +105,10 @@ class Run:
         return max((int(size) for line in lines if (size := line.get("peak_memory_bytes"))), default=None)
 
     @property
-    def lost_samples(self) -> int | None:
-        """Samples left out as unusable, if steps were recorded."""
-        return sum(step["planned"] - step["samples"] for step in self.steps) if self.steps else None
+    def lost_samples(self) -> int:
+        """Samples left out as unusable, on all ranks."""
+        counts = (count for line in self.windows for count in line["counts"].items())
+        return round(math.fsum(number for name, number in counts if name.startswith("unusable_")))
 
     def worker_seconds(self, name: str) -> float | None:
         """Seconds a step that workers spend on `read` or `decode`; None if they were not measured."""

@@ -24,9 +24,7 @@ class Synthesiser:
         try:
             import espeakng_loader
         except ImportError:
-            remedy = (
-                "pip install -r requirements-demo.txt, or run where apt-get can fetch recordings"
-            )
+            remedy = "pip install -r requirements-demo.txt, or run where apt-get can fetch recordings"
             raise MillraceError("there is no speech synthesis on this machine", remedy=remedy) from None
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         folder = str(espeakng_loader.get_data_path()).encode()

@@ -145,6 +145,21 @@ def check_weights(state: Mapping[str, Tensor], expected: Mapping[str, Any], tied
         raise MillraceError(problem, where, "Copy the whole model folder again")
 
 
+def rope(text: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of this layout for rotary positions of `text`, a text_config of transformers.
+
+    Raises MillraceError for scaled ones: qwen-asr would read them as plain.
+    """
+    given = text["rope_parameters"]
+    if (kind := given.get("rope_type", "default")) != "default":
+        problem = f"rotary positions of type {kind} have no place in the layout of qwen-asr"
+        raise MillraceError(problem, remedy="Export with --layout transformers")
+    quarter = 20 * text["head_dim"] // 128
+    scaling = {"rope_type": "default", "type": "default", "mrope_interleaved": True, "interleaved": True}
+    scaling["mrope_section"] = [text["head_dim"] // 2 - 2 * quarter, quarter, quarter]
+    return {"rope_theta": given["rope_theta"], "rope_scaling": scaling}
+
+
 def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> None:
     """Write a Qwen3ASRForConditionalGeneration and its processor, and the files of `kept` as they are."""
     from safetensors.torch import save_file
@@ -156,10 +171,7 @@ def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> N
     save_file(renamed, folder / "model.safetensors")
     config, tokenizer = hf.config.to_dict(), processor.tokenizer
     audio, text = config["audio_config"], config["text_config"]
-    quarter = 20 * text["head_dim"] // 128
-    rope = {"rope_type": "default", "type": "default", "mrope_interleaved": True, "interleaved": True}
-    rope["mrope_section"] = [text["head_dim"] // 2 - 2 * quarter, quarter, quarter]
-    text_own = {"rope_theta": text["rope_parameters"]["rope_theta"], "rope_scaling": rope}
+    text_own = rope(text)
     ids = {"audio_token_id": config["audio_token_id"], "initializer_range": config["initializer_range"]}
     for name, token in {"start": tokenizer.audio_bos_token, "end": tokenizer.audio_eos_token}.items():
         ids[f"audio_{name}_token_id"] = tokenizer.convert_tokens_to_ids(token)

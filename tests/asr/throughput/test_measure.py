@@ -1,0 +1,48 @@
+"""What the report counts of batches: of which buckets they are, and nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from millrace.asr.loading.collate import Batch
+from millrace.asr.throughput.measure import BucketMeasure
+from tests.asr import audio_tars, clips
+
+
+@pytest.fixture(scope="module")
+def measure(tmp_path_factory) -> BucketMeasure:
+    """Of two buckets with four rows each: the first row of the second one is row 4."""
+    folder: Path = tmp_path_factory.mktemp("measure")
+    return BucketMeasure(audio_tars.corpus(folder, tars=2, members=4))
+
+
+def measured(measure: BucketMeasure, *batches: Batch) -> dict:
+    line = {"step": 0, "batches": 0, "samples": 0, "planned": 0, "wait_seconds": 0.0}
+    for batch in batches:
+        measure(line, batch)
+    return line
+
+
+def of_rows(rows: list[int], seconds: list[float], filler: bool = False) -> Batch:
+    batch = clips.batch(seconds)
+    batch.rows, batch.filler, batch.planned = np.array(rows), filler, len(rows) + 1
+    return batch
+
+
+def test_the_batches_of_a_step_add_up_by_bucket(measure):
+    line = measured(measure, of_rows([0, 3, 4], [1.0, 2.0, 4.0]), of_rows([3, 7], [1.0, 0.5]))
+    assert line["buckets"] == {"b_0_3": (3, 4.0), "b_3_5": (2, 4.5)} and line["bucket"] is None
+    assert (line["samples"], line["planned"]) == (5, 7)
+    assert (line["audio_seconds"], line["padded_audio_seconds"]) == (8.5, 3 * 4.0 + 2 * 1.0)
+    assert measured(measure, of_rows([4], [1.0]))["bucket"] == "b_3_5"
+
+
+def test_a_filler_counts_nothing_but_the_time_of_its_workers(measure):
+    filler = of_rows([0, 1], [1.0, 1.0], filler=True)
+    filler.spent = {"decode": 0.25}
+    alone = measured(measure, of_rows([4], [1.0]))
+    assert measured(measure, of_rows([4], [1.0]), filler) == {**alone, "worker_decode_seconds": 0.25}
+    assert measured(measure, filler)["samples"] == 0

@@ -1,0 +1,78 @@
+"""The grad_acc of the original script's calibrated_bs.json, one number for each bucket, as one for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.asr.training.accumulation import with_grad_acc
+from millrace.common import atomic
+from millrace.common.errors import MillraceError
+from millrace.common.training.settings import LoopSettings
+
+# As the original has it, with the rows of its buckets.
+FLAT = {
+    "b_0_3": {"batch_size": 80, "grad_acc": 1},
+    "b_3_5": {"batch_size": 48, "grad_acc": 1},
+    "b_5_7": {"batch_size": 32, "grad_acc": 1},
+    "b_7_10": {"batch_size": 24, "grad_acc": 2},
+    "b_10_15": {"batch_size": 16, "grad_acc": 3},
+    "b_15_20": {"batch_size": 8, "grad_acc": 6},
+}
+ROWS = {
+    "b_0_3": 126_000,
+    "b_3_5": 248_000,
+    "b_5_7": 137_000,
+    "b_7_10": 353_000,
+    "b_10_15": 131_000,
+    "b_15_20": 5_000,
+}
+NONE = dict.fromkeys(ROWS, 0)
+
+
+def accumulated(folder, flat: dict, rows: dict = ROWS, given: int = 1) -> int:
+    path = folder / "calibrated_bs.json"
+    atomic.write_json(path, flat)
+    return with_grad_acc(LoopSettings(grad_acc=given), str(path), rows).grad_acc
+
+
+@pytest.mark.parametrize(
+    ("rows", "number"),
+    [
+        (ROWS, 2),
+        ({**NONE, "b_3_5": 900}, 1),
+        ({**NONE, "b_15_20": 900}, 6),
+        ({**NONE, "b_10_15": 1600, "b_15_20": 800}, 4),  # 100 of 3, 100 of 6: 50 updates
+    ],
+)
+def test_an_epoch_has_as_many_updates_as_by_the_numbers_of_the_buckets(tmp_path, rows, number):
+    assert accumulated(tmp_path, FLAT, rows) == number
+    micro_batches = {name: count / FLAT[name]["batch_size"] for name, count in rows.items()}
+    theirs = sum(count / FLAT[name]["grad_acc"] for name, count in micro_batches.items())
+    assert abs(sum(micro_batches.values()) / theirs - number) <= 0.5
+
+
+def test_what_was_made_of_the_numbers_is_said(tmp_path, caplog):
+    with caplog.at_level("INFO", "millrace"):
+        accumulated(tmp_path, FLAT)
+    assert "b_7_10 2, b_10_15 3, b_15_20 6), and an update takes micro-batches of several" in caplog.text
+    assert "with grad_acc 2 an epoch has about as many updates" in caplog.text
+
+
+def test_files_without_numbers_and_our_own_leave_the_setting(tmp_path):
+    sizes = {name: {"batch_size": entry["batch_size"]} for name, entry in FLAT.items()}
+    assert accumulated(tmp_path, sizes, given=3) == 3
+    assert accumulated(tmp_path, {"key": {}, "buckets": FLAT}, given=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "message"),
+    [
+        ({}, 3, "--grad-acc 3 is not the grad_acc of this file, which comes to 2"),
+        ({"b_3_5": {"batch_size": 48}}, 1, "grad_acc of b_3_5 is None. Write a whole number"),
+        ({"b_3_5": {"batch_size": 48, "grad_acc": 0}}, 1, "grad_acc of b_3_5 is 0"),
+        ({"b_3_5": {"batch_size": 48, "grad_acc": 1.5}}, 1, "grad_acc of b_3_5 is 1.5"),
+    ],
+)
+def test_numbers_that_contradict_or_are_none_are_refused(tmp_path, changes, given, message):
+    with pytest.raises(MillraceError, match=message):
+        accumulated(tmp_path, {**FLAT, **changes}, given=given)

@@ -1,0 +1,60 @@
+"""A run in its folder: what is refused before it trains, and the model of one of its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from millrace.asr.models import registry
+from millrace.asr.training import run as training_run
+from millrace.asr.training.options import TrainOptions
+from millrace.common import atomic
+from millrace.common.errors import MillraceError
+from millrace.common.training.settings import LoopSettings
+from tests.asr.training.test_task import SIZES, write, write_splits
+
+SETTINGS = LoopSettings(max_steps=2, save_steps=2, tensorboard=0, device="cpu")
+
+
+def train(buckets: Path, folder: Path, **options: object) -> dict:
+    chosen = {"model_options": SIZES, "num_workers": 0, "batch_seconds": 0.7, **options}
+    return training_run.run(TrainOptions(str(buckets), **chosen), SETTINGS, folder)
+
+
+def test_what_would_fail_after_training_is_refused_before(tmp_path):
+    buckets, calibration = write(tmp_path), tmp_path / "calibrated_bs.json"
+    sizes = {name: {"batch_size": 3} for name in ("b_0_3", "b_3_5")}
+    atomic.write_json(calibration, {"key": {"precision": "bf16-mixed"}, "buckets": sizes})
+    with pytest.raises(MillraceError, match="calibrated for another precision than this run has"):
+        train(buckets, tmp_path / "run", calibration=str(calibration))
+    write_splits(buckets, dev="train/b_0_3.parquet", test="test.parquet")
+    with pytest.raises(MillraceError, match=r"test\.parquet"):
+        train(buckets, tmp_path / "run")
+    assert not list(tmp_path.glob("run/*"))
+
+
+def test_the_summary_holds_the_figures_of_both_splits_and_the_model_is_the_trained_one(tmp_path):
+    buckets, folder = write(tmp_path), tmp_path / "run"
+    write_splits(buckets, dev="train/b_0_3.parquet", test="train/b_3_5.parquet")
+    summary = train(buckets, folder, eval_samples=5)
+    assert (summary["optimizer_steps"], summary["ranks"], summary["loader"]) == (2, 1, "bucketed")
+    rates = {split: of["overall"] for split, of in summary["error_rates"].items()}
+    assert {split: of["samples"] for split, of in rates.items()} == {"dev": 5, "test": 5}
+    assert rates["test"]["cer"] == summary["test"]["cer"]
+
+    last, _ = training_run.load_model(folder, "last", buckets)
+    assert summary["parameters"] == sum(parameter.numel() for parameter in last.parameters())
+    saved = registry.load(folder / "model")
+    pairs = zip(last.state_dict().values(), saved.state_dict().values(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def test_a_checkpoint_is_not_loaded_with_other_transcripts(tmp_path):
+    """As many other characters fit the same weights, and mean something else."""
+    train(write(tmp_path, "a1"), tmp_path / "run")
+    assert training_run.load_model(tmp_path / "run", "last", tmp_path / "buckets")
+    other = write(tmp_path / "other", "b1")
+    with pytest.raises(MillraceError, match=r"the transcripts of .* are not those"):
+        training_run.load_model(tmp_path / "run", "last", other)
