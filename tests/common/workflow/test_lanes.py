@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import config, lanes
+from millrace.common.workflow import config, lanes, placements
+from millrace.common.workflow.call import Call
 from millrace.common.workflow.partitions import Assignment
 from millrace.common.workflow.sources import Contents, Sources, SourcesMissing
 from tests.workflow.workflow import ROOT
@@ -107,19 +108,42 @@ def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
     assert sources_of(lanes_of(on=False), must_not_sync).required().partitions == {"g": ["a"]}
 
 
-@pytest.mark.parametrize("folder", ["results/speech/partitions", "results/speech/manifest"])
-def test_places_last_once_a_run_starts_that_reads_partitions(folder):
-    some = lanes_of()
-    ask(some, synced)
+def test_a_run_adds_what_a_dry_run_has_no_time_for():
+    def collect(*arguments: object) -> Contents:
+        contents = synced(*arguments)
+        contents.before_run = lambda: contents.assignment.added[0].labels.update(content="noted")
+        return contents
+
+    draft = Path("results/speech/partitions", placements.DRAFT)
+    for dry_run in (True, False):
+        of = lanes.Lanes({"lanes": ["speech"], "speech": {}}, ROOT, is_main_process=True, dry_run=dry_run)
+        ask(of, collect)
+        assert ("noted" in draft.read_text()) == (not dry_run)
     assert not Path("assignment.jsonl").exists()
-    some.start([f"{folder}/a.json"])
-    assert Path("assignment.jsonl").exists() == (folder == "results/speech/partitions")
 
 
-def test_without_hooks_places_last_from_the_parse_on(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["snakemake", "--no-hooks"])
-    ask(lanes_of(), synced)
-    assert Path("assignment.jsonl").exists()
+@pytest.mark.parametrize("folder", ["tar_index", "buckets"])
+def test_before_the_first_job_of_a_lane_all_is_read(folder):
+    read = []
+
+    def collect(*arguments: object) -> Contents:
+        contents = synced(*arguments)
+        contents.check = lambda: read.append("all")
+        return contents
+
+    some = lanes_of()
+    ask(some, collect)
+    some.start(["results/asr/buckets/bucket_config.json"])
+    assert not read
+    some.start([f"results/speech/{folder}/a.json"])
+    assert read == ["all"]
+
+
+def test_a_lane_whose_target_is_asked_for_is_switched_on():
+    asked = Call(frozenset({"asr_data", "image.yaml", "music_"}))
+    section = {"lanes": ["speech"]}
+    assert lanes.Lanes(section, ROOT, is_main_process=True, asked=asked).on == ["speech", "asr", "music"]
+    assert lanes.Lanes(section, ROOT, is_main_process=False, asked=asked).on == ["speech"]
 
 
 def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets(capsys):
