@@ -113,13 +113,11 @@ def test_a_missing_assignment_beside_results_is_an_error_and_nothing_is_drawn(bu
     for workflow, target in zip(built, ("speech_manifest", "everything"), strict=True):
         file, before = workflow.folder / "kept/a.jsonl", workflow.files("results/speech/partitions/*.json")
         moved = file.rename(file.with_suffix(".moved"))
-        for arguments in (["-n", target], [target]):
-            done = workflow.call(*arguments)
-            (line,) = said(done)
-            assert done.returncode == 1 and line.startswith(
-                "Millrace: speech: kept/a.jsonl: the file is missing"
-            )
-            assert "`git checkout kept/a.jsonl`" in line and "delete results/speech" in line
+        done = workflow.call(target)
+        (line,) = said(done)
+        assert done.returncode == 1
+        assert line.startswith("Millrace: speech: kept/a.jsonl: the file is missing")
+        assert "`git checkout kept/a.jsonl`" in line and "delete results/speech" in line
         assert workflow.files("results/speech/partitions/*.json") == before and not file.exists()
         moved.rename(file)
         assert workflow.dry(target) == []
