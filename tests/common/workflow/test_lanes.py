@@ -3,6 +3,7 @@ folders."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -231,6 +232,64 @@ def test_memory_and_time_grow_with_the_input_and_the_attempt(tmp_path: Path):
     assert [memory_mb({}, [], attempt) for attempt in (1, 2, 3)] == [1800, 3600, 7200]
     assert [memory_mb({}, inputs, attempt) for attempt in (1, 2)] == [1900, 3800]
     assert [runtime({}, inputs, attempt) for attempt in (1, 2, 3)] == [11, 22, 33]
+
+
+@pytest.mark.parametrize(("main", "jobs", "asked"), [(True, None, 1), (True, 4, 2), (False, None, 2)])
+def test_on_a_cluster_a_job_asks_for_more_at_its_next_attempt_whatever_its_input(main, jobs, asked):
+    of = lanes.Lanes({"lanes": []}, ROOT, is_main_process=main, dry_run=True, jobs=jobs)
+    for need, first in ((of.memory_mb(1500), 1800), (of.runtime(15), 15)):
+        second = need({}, 2) if callable(need) else need
+        assert second == asked * first and (need if asked == 1 else need({}, 1)) == first
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "jobs", "count"),
+    [
+        (["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], None, None, 2),
+        (["nvidia0", "nvidia1"], "1", None, 1),
+        (["nvidia0", "nvidia1"], "0,1,2,3", None, 2),
+        (["nvidia0", "nvidia1"], "", None, 0),
+        (["nvidia0", "nvidia1"], "-1", None, 0),
+        (["null"], None, None, 0),
+        (["nvidia0"], None, 4, None),
+        (["nvidia0", "kfd"], None, None, None),
+        (["dxg"], None, None, None),
+    ],
+)
+def test_gpus_are_counted_where_jobs_run_here_and_can_be_counted(
+    tmp_path: Path, monkeypatch, devices, visible, jobs, count
+):
+    for name in devices:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(lanes, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, jobs=jobs).gpus() == count
+
+
+def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp_path: Path):
+    def dry() -> lanes.Lanes:
+        section = {"lanes": ["speech"], "speech": {}}
+        return lanes.Lanes(section, ROOT, is_main_process=True, dry_run=True)
+
+    ask(dry(), synced)
+    (tmp_path / ".snakemake/locks").mkdir(parents=True)
+    (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
+    assert "by whom is unknown" in dry().lock_message()
+    dead = tmp_path / f".snakemake/millrace.runs/1-0@{os.uname().nodename}"
+    dead.parent.mkdir(exist_ok=True)
+    dead.touch()
+    of = dry()
+    assert ask(of, must_not_sync) == {"g": ["a"]}
+    assert "a run that was killed (process 1 on" in of.lock_message()
+
+
+def test_a_parse_leaves_the_garbage_collector_as_it_was():
+    for collects in (False, True):
+        (gc.enable if collects else gc.disable)()
+        ask(lanes_of(), synced)
+        assert gc.isenabled() == collects
 
 
 def test_what_is_shown_once_is_made_again_by_each_run_and_a_dry_run_deletes_nothing(tmp_path: Path):

@@ -21,6 +21,7 @@ from millrace.common.workflow.config import LANES
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
+DEVICES = Path("/dev")
 _CHOICES = "results/{}/partitions/index/choices.json"
 
 
@@ -90,10 +91,10 @@ class Lanes:
 
     def gpus(self) -> int | None:
         """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere."""
-        uncounted = any(map(os.path.exists, ("/dev/kfd", "/dev/dxg")))  # AMD's, and those of WSL
+        uncounted = any((DEVICES / name).exists() for name in ("kfd", "dxg"))  # AMD's, and those of WSL
         if uncounted or not self.is_local:
             return None
-        count = sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
+        count = sum(path.name[6:].isdigit() for path in DEVICES.glob("nvidia*"))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0," * count).split(",")
         return min(count, sum(name not in ("", "-1") for name in visible))
 
