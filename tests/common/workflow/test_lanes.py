@@ -140,6 +140,22 @@ def test_before_the_first_job_of_a_lane_all_is_read(folder):
     assert read == ["all"]
 
 
+def test_at_the_end_of_a_failed_run_the_audit_of_a_loader_is_named_too(tmp_path: Path):
+    """It is no lane of the config: the rules that train ask for it."""
+    program = """
+from millrace.common.workflow import lanes
+of = lanes.Lanes({"lanes": []}, "/clone", is_main_process=True, dry_run=True)
+log = lanes.Path("logs/audit/check_loader/asr/demo.log")
+log.parent.mkdir(parents=True)
+log.write_text("10:00:01 ERROR the loader died\\n")
+of.say_end(failed=True, logs=["run.log"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.startswith("Millrace: failed: audit_check_loader asr/demo: the loader died"), (
+        done.stderr
+    )
+
+
 def test_a_lane_whose_target_is_asked_for_is_switched_on():
     asked = Call(frozenset({"asr_data", "image.yaml", "music_"}))
     section = {"lanes": ["speech"]}

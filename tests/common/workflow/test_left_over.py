@@ -98,6 +98,7 @@ def row(run: str, state: str, step: str, folder: str = "") -> str:
 
 def test_a_run_waits_until_the_queue_has_none_of_this_folders_jobs(monkeypatch):
     others = row("my_job", "RUNNING", "a") + row(FIRST, "RUNNING", "a", "/elsewhere")
+    others += row(f"{FIRST}_of_mine", "RUNNING", "a")
     first = others + row(FIRST, "RUNNING", "speech_a") + row(SECOND, "PENDING", "speech_b")
     queue(monkeypatch, first, first, first, "error: try later", row(SECOND, "RUNNING", "speech_b"), others)
     said: list[str] = []

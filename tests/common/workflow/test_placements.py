@@ -114,6 +114,15 @@ def test_after_a_parse_that_found_all_as_it_was_the_settings_are_kept_too(lane: 
     assert not (lane.folder / placements.STATE).exists()
 
 
+def test_a_draft_that_was_deleted_or_that_an_earlier_version_did_not_write_is_written(lane: Lane):
+    lane.state = "the same"
+    lane.parse()
+    (lane.folder / placements.DRAFT).unlink()
+    lane.parse()
+    lane.read()
+    assert lane.rows() == {"a": 0, "b": 1}
+
+
 def test_a_file_that_was_changed_since_is_neither_overwritten_nor_used(lane: Lane):
     lane.parse()
     lane.file.parent.mkdir()

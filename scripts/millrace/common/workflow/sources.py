@@ -158,8 +158,11 @@ def _as_before(folder: Path, contents: Contents, is_run: bool) -> list[str] | No
     known = jsonl.read_or({}, folder / placements.STATE)
     if not contents.state or contents.state != known.get("state"):
         return None
-    if is_run and (folder / placements.DRAFT).exists():
+    is_draft = (folder / placements.DRAFT).exists()
+    if is_draft and is_run:
         return None  # a dry run wrote it, without what takes time
+    if is_draft != known["draft"]:
+        return None  # an earlier version wrote none, or it was deleted
     last = load(folder)
     names = [name for group in last.partitions.values() for name in group]
     if not all((folder / f"{name}.json").exists() for name in names):
@@ -190,8 +193,9 @@ def _rebuild(
     if fixed := differences(placements.settings_when_placed(assignment), contents.settings):
         contents.notes.append(f"{'; '.join(fixed)}: {contents.placed}")
     if contents.state:
-        facts = {"notes": contents.notes, "total": contents.total, "state": contents.state}
-        atomic.write_json(folder / placements.STATE, facts)
+        is_draft = (folder / placements.DRAFT).exists()
+        facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
+        atomic.write_json(folder / placements.STATE, facts | {"state": contents.state})
     return names
 
 
