@@ -33,6 +33,19 @@ signal.signal(signal.SIGTERM, save)
 open("ready", "w")
 time.sleep(1000)
 """
+# Has a process of its own, which it needs to save.
+FORKS = """
+import os, signal, time
+first = os.getpid()
+def asked(*_): open("first" if os.getpid() == first else "second", "a").write("x")
+signal.signal(signal.SIGTERM, asked)
+second = os.fork()
+while not second: time.sleep(1)
+open("ready", "w")
+while not os.path.exists("first"): time.sleep(0.01)
+time.sleep(0.5)
+os.kill(second, 9)
+"""
 DEAF = SAVES.replace("save)", "signal.SIG_IGN)")
 FIRST, SECOND = (f"millrace_0000000{number}-1111-2222-3333-444444444444" for number in (1, 2))
 
@@ -57,6 +70,12 @@ def test_steps_of_a_killed_run_may_save_and_are_killed_if_they_do_not_end(step, 
     assert len(left_over.steps()) == 2
     assert not left_over.settle(said.append, acts=True, on_cluster=False) and "This run ends them" in said[1]
     assert left_over.steps() == [] and os.path.exists("saved") == saved
+
+
+def test_a_step_is_asked_once_to_end_and_what_it_has_started_is_its_own_affair():
+    begin(FORKS).wait()
+    assert not left_over.settle(print, acts=True, on_cluster=False) and left_over.steps() == []
+    assert Path("first").read_text() == "x" and not Path("second").exists()
 
 
 def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(tmp_path: Path, monkeypatch):
