@@ -89,9 +89,12 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     run_lock.LOCKS.mkdir(parents=True)
     (run_lock.LOCKS / "0.output.lock").write_text("results/x\n")
     said: list[str] = []
-    assert (
-        left_over.settle(said.append, acts=True, on_cluster=False) and left_over.steps() == alive and not said
-    )
+    line = left_over.settle(said.append, acts=True, on_cluster=False)
+    assert left_over.steps() == alive and not said
+    assert line.startswith("the workflow is locked by a run that was killed (process ")
+    assert "steps of a killed run on this host: " in line and line.endswith(run_lock.UNLOCK)
+    # A dry run has no error that would say it.
+    assert left_over.settle(said.append, acts=False, on_cluster=False) == line and said == [line]
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert left_over.steps() == []
@@ -129,6 +132,15 @@ def test_a_run_waits_until_the_queue_has_none_of_this_folders_jobs(monkeypatch):
         "Slurm jobs of a killed run: 1 running (1 speech_b). This run",
     ]
     assert said[0].endswith(f"`scancel --name={FIRST}; scancel --name={SECOND}`")
+
+
+def test_a_run_without_slurm_waits_too_where_there_was_slurm_before(monkeypatch):
+    queue(monkeypatch, row(FIRST, "RUNNING", "speech_a"), "")
+    said: list[str] = []
+    assert not left_over.settle(said.append, acts=True, on_cluster=False) and not said
+    os.makedirs("logs/slurm")
+    assert not left_over.settle(said.append, acts=True, on_cluster=False)
+    assert len(said) == 1 and "1 running (1 speech_a). This run waits" in said[0]
 
 
 def test_a_queue_that_does_not_answer_stops_a_run_on_the_cluster_only(monkeypatch):
