@@ -47,7 +47,7 @@ class Order:
 
     def content(self) -> bytes:
         """What the file is to hold."""
-        return "\n".join([*self.added, ""]).encode()
+        return "\n".join([*(self.added or self.saved), ""]).encode()
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:

@@ -99,6 +99,8 @@ def test_new_settings_count_for_new_items_and_are_kept_with_the_next_job(lane: L
     lane.settings = {"share": 0.7}
     for _ in range(2):
         assert lane.parse().notes == ["share 0.5 -> 0.7: stay"]
+    draft = json.loads((lane.folder / placements.DRAFT).read_text())
+    assert [Path(path).name for path in draft] == ["assignment.settings.json"]
     lane.read()
     assert lane.parse().notes == [] and lane.rows() == {"a": 0, "b": 1}
 
