@@ -112,6 +112,7 @@ def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
 def test_a_run_adds_what_a_dry_run_has_no_time_for():
     def collect(*arguments: object) -> Contents:
         contents = synced(*arguments)
+        contents.state = "as it was at the last parse"
         contents.before_run = lambda: contents.assignment.added[0].labels.update(content="noted")
         return contents
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,24 @@ def test_after_a_parse_that_found_all_as_it_was_the_settings_are_kept_too(lane: 
     assert json.loads(Path("kept/assignment.settings.json").read_text()) == {"share": 0.5}
     # The state of the last sync is no more: its notes may be of other settings.
     assert not (lane.folder / placements.STATE).exists()
+
+
+def test_a_parse_that_broke_off_is_made_again(lane: Lane):
+    def half() -> Iterator[tuple[str, dict]]:
+        yield "p0", {"a": "half"}
+        raise OSError("the disk is full")
+
+    def broken(*_: object) -> Contents:
+        contents = lane.collect()
+        contents.state, contents.partitions = "other", half()
+        return contents
+
+    lane.state = "the same"
+    lane.parse()
+    with pytest.raises(OSError, match="full"):
+        sync(broken, None, lane.folder)
+    lane.parse()
+    assert lane.read() == {"a": {"share": 0.5}}
 
 
 def test_a_draft_that_was_deleted_or_that_an_earlier_version_did_not_write_is_written(lane: Lane):
