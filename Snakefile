@@ -31,7 +31,7 @@ report: "rules/report/workflow.rst"
 
 rule all:
     """Build everything that the lanes in config.yaml promise (the default)."""
-    default_target: True
+    default_target: IS_MAIN
     input:
         lane_targets,
     localrule: True

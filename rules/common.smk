@@ -3,14 +3,25 @@ import gc
 import os
 import sys
 
+from snakemake.cli import get_argument_parser
 from snakemake.exceptions import LockException, WorkflowError
 
-sys.path.insert(0, os.path.join(workflow.basedir, "scripts"))
+# Not workflow.basedir: that is the folder of the workflow that imports this one as a module.
+CLONE = os.path.dirname(workflow.current_basedir.get_path_or_uri(secret_free=True))
+if not os.path.isdir(CLONE):
+    sys.exit(
+        f"Millrace: a module needs more than its Snakefile, and {CLONE} is no folder of this machine. "
+        "Clone Millrace, and give the path of the clone's Snakefile"
+    )
+sys.path.insert(0, os.path.join(CLONE, "scripts"))
 
-from millrace.common.workflow import lanes, terminal
+from millrace.common.workflow import call, lanes, terminal
 from millrace.common.workflow.config import check_syntax, validate_config
 
-if workflow.is_main_process:
+IS_MAIN = workflow.modifier.is_main_snakefile()
+if not IS_MAIN:
+    call.refuse_other_paths(workflow.modifier.path_modifier.replace_prefix)
+elif workflow.is_main_process:
     check_syntax("config.yaml")
     # What Snakemake has loaded stays: looking for garbage in it is a fifth of the time of a large dry run.
     gc.freeze()
@@ -20,27 +31,31 @@ if workflow.is_main_process:
 configfile: "config.yaml"
 
 
-terminal.use_progress_bars(workflow.logger_manager)
 config = validate_config(
     config,
-    os.path.join(workflow.basedir, "rules", "schemas"),
-    command_line=workflow.config_settings.config,
-    files=workflow.configfiles,
+    os.path.join(CLONE, "rules", "schemas"),
+    # Of a module --config gives a part of what its statement passes on.
+    command_line=workflow.config_settings.config if IS_MAIN else config,
+    files=workflow.configfiles if IS_MAIN else [],
     check=workflow.is_main_process,
 )
 LANES = lanes.Lanes(
     config,
-    workflow.basedir,
+    CLONE,
     is_main_process=workflow.is_main_process,
     dry_run=workflow.output_settings.dryrun,
     jobs=workflow.resource_settings.nodes,
+    asked=call.parse(sys.argv, get_argument_parser, workflow.modifier.modify_rulename),
 )
 
-# Snakemake's own text advises to unlock, also while the other run lives.
-LockException.__init__ = lambda error: WorkflowError.__init__(error, LANES.lock_message())
-
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
-shell.prefix(LANES.shell_prefix(str(workflow.deployment_settings.deployment_method)))
+shell = call.own_shell(shell, LANES.shell_prefix(str(workflow.deployment_settings.deployment_method)))
+
+# A workflow that imports this one keeps its messages.
+if IS_MAIN:
+    terminal.use_progress_bars(workflow.logger_manager)
+    # Snakemake's own text advises to unlock, also while the other run lives.
+    LockException.__init__ = lambda error: WorkflowError.__init__(error, LANES.lock_message())
 
 
 def lane_targets(wildcards):

@@ -12,6 +12,7 @@ from millrace.asr import sources
 from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import placements
 from millrace.common.workflow.sources import Sources, sync
 from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 
@@ -35,7 +36,7 @@ class Tars:
 
     def sync(self) -> Sources:
         synced = sync(sources.collect, self.settings, self.partitions)
-        synced.save()
+        placements.keep_draft(self.partitions)
         return synced
 
     def files(self) -> dict[str, tuple[int, bytes]]:

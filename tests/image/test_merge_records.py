@@ -31,7 +31,6 @@ def parse(raw: str = "raw", **options: object) -> Sources:
 def build(max_error_fraction: str = "0.1", **options: object) -> Path:
     """Parse, and run all jobs that a run would have; returns the records' folder."""
     found, records = parse(**options), Path("results/image/records")
-    found.save()
     for split, blocks in found.partitions.items():
         for block in blocks:
             partition, report = f"{PARTITIONS}/{block}.json", f"{records}/partitions/{block}.json"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import placements
 from millrace.common.workflow.sources import Sources, sync
 from millrace.music import sources
 
@@ -38,7 +39,7 @@ class Tree:
 
     def sync(self) -> Sources:
         synced = sync(sources.collect, self.settings, self.partitions)
-        synced.save()
+        placements.keep_draft(self.partitions)
         return synced
 
     def build(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from millrace.common import jsonl
+from millrace.common.workflow import placements
 from millrace.common.workflow.partitions import Stat
 from millrace.common.workflow.sources import Sources, sync
 from millrace.speech import create_shards, generate_manifest, merge_manifest, merge_shards, sources
@@ -33,18 +34,21 @@ class Chain:
 
     def dry(self, **options: object) -> Sources:
         """What a dry run syncs."""
-        settings = sources.Settings(str(self.root), str(self.assignment), **(SETTINGS | options))
-        return sync(sources.collect, settings, self.folder / "partitions")
+        return self._synced(is_run=False, **options)
 
     def placements(self) -> dict[str, str]:
         """The split of every recording, by name."""
         return {row["item"]: row["split"] for _, row, _ in jsonl.lines(self.assignment)}
 
     def sync(self, **options: object) -> Sources:
-        """What a real run syncs."""
-        synced = self.dry(**options)
-        synced.save()
+        """What a real run syncs, whose jobs have begun."""
+        synced = self._synced(is_run=True, **options)
+        placements.keep_draft(self.folder / "partitions")
         return synced
+
+    def _synced(self, is_run: bool, **options: object) -> Sources:
+        settings = sources.Settings(str(self.root), str(self.assignment), **(SETTINGS | options))
+        return sync(sources.collect, settings, self.folder / "partitions", is_run)
 
     def aligned(self, country: str, video_id: str, transcript: str = "t1") -> Path:
         """Where an alignment file lies."""

@@ -317,16 +317,15 @@ def test_a_draft_follows_the_settings_until_a_run_starts(made):
         drafted = made.contents()
         assert not made.assignment.exists() and made.dry(**options).notes == []
     assert len(drafted) > 3
-    made.dry(**options).save()
+    Chain.sync(made, **options)
     assert made.contents() == drafted
-    synced = made.dry(partition_hours=1.0)
+    synced = Chain.sync(made, partition_hours=1.0)
     assert made.contents() == drafted
     assert synced.notes == [
         "partition_hours 0.01 -> 1.0; train_subset_hours 0.01 -> 100.0: new recordings follow, but 12 "
         f"({sum(line['cost'] for line in made.assigned()):.4g} h) keep their place. To place all anew, "
-        f"delete {made.assignment}: test recordings may then come into train"
+        f"delete {made.assignment} and {made.folder}: test recordings may then come into train"
     ]
-    synced.save()
     assert made.dry(partition_hours=1.0).notes == []
     # An assignment of an earlier version has no settings beside it.
     made.assignment.with_suffix(".settings.json").unlink()

@@ -86,7 +86,7 @@ NOUNS = [path for path in MODULES if path not in STEPS]
 # Their job is the command line or the config.
 MAY_KNOW = (
     *("common/cli.py", "common/training/launch.py", "common/settings.py"),
-    *("common/workflow/config.py", "common/workflow/lanes.py", "asr/training/options.py"),
+    *("common/workflow/config.py", "asr/training/options.py"),
     *("asr/calibration/options.py", "common/hub/server.py", "image/training/options.py"),
     # A published model's configuration.yaml, and those that users train with.
     *("music/models/config.py", "music/training/conf.py", "music/training/run.py"),

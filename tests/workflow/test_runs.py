@@ -67,6 +67,23 @@ def test_a_run_that_is_not_in_the_config_is_named_with_those_that_are(lane):
     assert inputs(lane, runs={"a": {}}).gate(SimpleNamespace(run="b")) == []
 
 
+def test_the_note_of_a_long_name_is_found_where_snakemake_writes_it(tmp_path, monkeypatch):
+    """No file's name may have more than 255 letters: Snakemake cuts its own into folders."""
+    monkeypatch.chdir(tmp_path)
+    run = "a" * 200
+    of, wildcards = inputs("image", runs={run: {}}), SimpleNamespace(run=run)
+    metrics = Path(of.metrics(run))
+    name = base64.urlsafe_b64encode(str(metrics).encode()).decode()
+    note = Path(".snakemake/metadata", f"@{name[:254]}", name[254:])
+    for path in (metrics, note, Path(of.audited(run).files[0])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (1e9, 1e9))
+    command = f"python {of.launcher(wildcards)} x {of.run_arguments(wildcards)} y"
+    note.write_text(json.dumps({"input": of.audited(run).files, "shellcmd": command}))
+    assert of.gate(wildcards)[0].startswith("old ")
+
+
 def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     of = inputs("image", runs={"a": {"epochs": 2}})
@@ -81,5 +98,15 @@ def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(t
     note.write_text(json.dumps({"input": [*of.audited("a").files, ACCEPTED], "shellcmd": command}))
     assert of.gate(RUN) == [f"old {ACCEPTED}"]
     assert inputs("image", runs={"a": {"epochs": 3}}).gate(RUN) == [ACCEPTED]
+    # Made of other files, by another number of ranks; or lost.
+    note.write_text(json.dumps({"input": ["b.json", ACCEPTED], "shellcmd": command}))
+    assert of.gate(RUN) == [ACCEPTED]
+    note.write_text(json.dumps({"input": [*of.audited("a").files, ACCEPTED], "shellcmd": command}))
+    assert of.gate(RUN) == [f"old {ACCEPTED}"]
+    two = inputs("image", ranks=2, runs={"a": {"epochs": 2}})
+    assert two.run_arguments(RUN) == of.run_arguments(RUN) and two.gate(RUN) == [ACCEPTED]
+    METRICS.rename("lost")
+    assert of.gate(RUN) == [ACCEPTED]
+    os.rename("lost", METRICS)
     os.utime(of.audited("a").files[0], (2e9, 2e9))
     assert of.gate(RUN) == [ACCEPTED]

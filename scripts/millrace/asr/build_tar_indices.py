@@ -18,6 +18,7 @@ from millrace.asr.tars.partition import ScanLog, read_partition, scan_all
 from millrace.asr.tars.scan import CHAINS
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import placements
 
 # Where the workflow keeps partitions and their indices.
 PARTITIONS, INDICES = "results/asr/partitions", "results/asr/tar_index"
@@ -68,6 +69,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _build(args: argparse.Namespace, path: str | Path, output: Path, report_path: str | Path) -> None:
+    placements.keep_draft(Path(path).parent)
     partition = read_partition(path)
     log, known = ScanLog(partition), known_index(output)
     kept = unchanged(known, partition.tars, args.threads)

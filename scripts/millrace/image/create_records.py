@@ -12,7 +12,8 @@ import argparse
 import os
 from pathlib import Path
 
-from millrace.common import atomic, cli, jsonl, settings
+from millrace.common import atomic, cli, settings
+from millrace.common.workflow import placements
 from millrace.image.records.deal import FilePlan, deal, in_order
 from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     from millrace.image.records.convert import convert, finish
 
     if args.partition:
-        part = jsonl.read(args.partition)
+        part = placements.read_partition(args.partition)
         plans = [FilePlan.from_dict(each) for each in part["files"]]
         facts = convert(plans, part, args.local_scratch_dir / part["split"], args.threads)
         report = {plan.name: noted for plan, noted in zip(plans, facts, strict=True)}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.common import atomic, jsonl
+from millrace.common import jsonl
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
 from millrace.image.records.deal import deal, in_order
@@ -45,9 +45,9 @@ class Order:
         self.added = lines if lines != self.saved else []
         return rows
 
-    def save(self) -> None:
-        if self.added:
-            atomic.write_text(self.path, "\n".join([*self.added, ""]))
+    def content(self) -> bytes:
+        """What the file is to hold."""
+        return "\n".join([*(self.added or self.saved), ""]).encode()
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:

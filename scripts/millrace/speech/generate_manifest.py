@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from millrace.common import atomic, cli, jsonl
+from millrace.common.workflow import placements
 from millrace.speech.manifest import build as manifest
 from millrace.speech.manifest.segments import Limits
 
@@ -33,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    partition = jsonl.read(args.partition)
+    partition = placements.read_partition(args.partition)
     limits = Limits(args.min_duration, args.max_duration, args.normalise_text)
     result = manifest.generate(partition, limits)
     with atomic.replacing(args.manifest) as partial:

@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.workflow import placements
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
 from millrace.common.workflow.path_map import PathMap
@@ -111,10 +112,12 @@ def _partitions(
 ) -> Iterator[tuple[str, dict]]:
     """The partition files, country by country as a large corpus takes memory; completes `contents`."""
     contents.assignment = assignment = splits.load(settings.assignment_file, settings.partition_hours)
+    placements.require_kept(assignment, folder, contents.items[""])
     hours = sum(placement.cost for placement in assignment.saved)
     contents.placed = (
         f"new recordings follow, but {len(assignment.saved)} ({hours:.4g} h) keep their place. "
-        f"To place all anew, delete {assignment.path}: test recordings may then come into train"
+        f"To place all anew, delete {assignment.path} and {folder.parent}: "
+        "test recordings may then come into train"
     )
     placed: dict[str, list[Placement]] = defaultdict(list)
     earlier: dict[str, Placement] = {}
@@ -154,13 +157,13 @@ def _partitions(
         note = f"speech.max_recordings is {settings.max_recordings}: a trial, {left_out} recordings are left "
         contents.notes.append(f"{note}out; what was made of others before stays")
 
-    def before_save() -> None:
+    def before_run() -> None:
         """Note the audio's content of new recordings: once in the life of each."""
         names = {each.item: each for each in assignment.added if "content" not in each.labels}
         for item, content in twins.contents(files(), lambda name, size: name in names, audio).items():
             names[item].labels["content"] = content
 
-    contents.before_save = before_save
+    contents.before_run = before_run
 
 
 def _made(folder: Path) -> set[str]:

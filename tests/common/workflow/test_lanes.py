@@ -3,6 +3,7 @@ folders."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import config, lanes
+from millrace.common.workflow import config, lanes, placements
+from millrace.common.workflow.call import Call
 from millrace.common.workflow.partitions import Assignment
 from millrace.common.workflow.sources import Contents, Sources, SourcesMissing
 from tests.workflow.workflow import ROOT
@@ -107,19 +109,59 @@ def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
     assert sources_of(lanes_of(on=False), must_not_sync).required().partitions == {"g": ["a"]}
 
 
-@pytest.mark.parametrize("folder", ["results/speech/partitions", "results/speech/manifest"])
-def test_places_last_once_a_run_starts_that_reads_partitions(folder):
-    some = lanes_of()
-    ask(some, synced)
+def test_a_run_adds_what_a_dry_run_has_no_time_for():
+    def collect(*arguments: object) -> Contents:
+        contents = synced(*arguments)
+        contents.state = "as it was at the last parse"
+        contents.before_run = lambda: contents.assignment.added[0].labels.update(content="noted")
+        return contents
+
+    draft = Path("results/speech/partitions", placements.DRAFT)
+    for dry_run in (True, False):
+        of = lanes.Lanes({"lanes": ["speech"], "speech": {}}, ROOT, is_main_process=True, dry_run=dry_run)
+        ask(of, collect)
+        assert ("noted" in draft.read_text()) == (not dry_run)
     assert not Path("assignment.jsonl").exists()
-    some.start([f"{folder}/a.json"])
-    assert Path("assignment.jsonl").exists() == (folder == "results/speech/partitions")
 
 
-def test_without_hooks_places_last_from_the_parse_on(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["snakemake", "--no-hooks"])
-    ask(lanes_of(), synced)
-    assert Path("assignment.jsonl").exists()
+@pytest.mark.parametrize("folder", ["tar_index", "buckets"])
+def test_before_the_first_job_of_a_lane_all_is_read(folder):
+    read = []
+
+    def collect(*arguments: object) -> Contents:
+        contents = synced(*arguments)
+        contents.check = lambda: read.append("all")
+        return contents
+
+    some = lanes_of()
+    ask(some, collect)
+    some.start(["results/asr/buckets/bucket_config.json"])
+    assert not read
+    some.start([f"results/speech/{folder}/a.json"])
+    assert read == ["all"]
+
+
+def test_at_the_end_of_a_failed_run_the_audit_of_a_loader_is_named_too(tmp_path: Path):
+    """It is no lane of the config: the rules that train ask for it."""
+    program = """
+from millrace.common.workflow import lanes
+of = lanes.Lanes({"lanes": []}, "/clone", is_main_process=True, dry_run=True)
+log = lanes.Path("logs/audit/check_loader/asr/demo.log")
+log.parent.mkdir(parents=True)
+log.write_text("10:00:01 ERROR the loader died\\n")
+of.say_end(failed=True, logs=["run.log"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.startswith("Millrace: failed: audit_check_loader asr/demo: the loader died"), (
+        done.stderr
+    )
+
+
+def test_a_lane_whose_target_is_asked_for_is_switched_on():
+    asked = Call(frozenset({"asr_data", "image.yaml", "music_"}))
+    section = {"lanes": ["speech"]}
+    assert lanes.Lanes(section, ROOT, is_main_process=True, asked=asked).on == ["speech", "asr", "music"]
+    assert lanes.Lanes(section, ROOT, is_main_process=False, asked=asked).on == ["speech"]
 
 
 def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets(capsys):
@@ -207,6 +249,64 @@ def test_memory_and_time_grow_with_the_input_and_the_attempt(tmp_path: Path):
     assert [memory_mb({}, [], attempt) for attempt in (1, 2, 3)] == [1800, 3600, 7200]
     assert [memory_mb({}, inputs, attempt) for attempt in (1, 2)] == [1900, 3800]
     assert [runtime({}, inputs, attempt) for attempt in (1, 2, 3)] == [11, 22, 33]
+
+
+@pytest.mark.parametrize(("main", "jobs", "asked"), [(True, None, 1), (True, 4, 2), (False, None, 2)])
+def test_on_a_cluster_a_job_asks_for_more_at_its_next_attempt_whatever_its_input(main, jobs, asked):
+    of = lanes.Lanes({"lanes": []}, ROOT, is_main_process=main, dry_run=True, jobs=jobs)
+    for need, first in ((of.memory_mb(1500), 1800), (of.runtime(15), 15)):
+        second = need({}, 2) if callable(need) else need
+        assert second == asked * first and (need if asked == 1 else need({}, 1)) == first
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "jobs", "count"),
+    [
+        (["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], None, None, 2),
+        (["nvidia0", "nvidia1"], "1", None, 1),
+        (["nvidia0", "nvidia1"], "0,1,2,3", None, 2),
+        (["nvidia0", "nvidia1"], "", None, 0),
+        (["nvidia0", "nvidia1"], "-1", None, 0),
+        (["null"], None, None, 0),
+        (["nvidia0"], None, 4, None),
+        (["nvidia0", "kfd"], None, None, None),
+        (["dxg"], None, None, None),
+    ],
+)
+def test_gpus_are_counted_where_jobs_run_here_and_can_be_counted(
+    tmp_path: Path, monkeypatch, devices, visible, jobs, count
+):
+    for name in devices:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(lanes, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, jobs=jobs).gpus() == count
+
+
+def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp_path: Path):
+    def dry() -> lanes.Lanes:
+        section = {"lanes": ["speech"], "speech": {}}
+        return lanes.Lanes(section, ROOT, is_main_process=True, dry_run=True)
+
+    ask(dry(), synced)
+    (tmp_path / ".snakemake/locks").mkdir(parents=True)
+    (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
+    assert "by whom is unknown" in dry().lock_message()
+    dead = tmp_path / f".snakemake/millrace.runs/1-0@{os.uname().nodename}"
+    dead.parent.mkdir(exist_ok=True)
+    dead.touch()
+    of = dry()
+    assert ask(of, must_not_sync) == {"g": ["a"]}
+    assert "a run that was killed (process 1 on" in of.lock_message()
+
+
+def test_a_parse_leaves_the_garbage_collector_as_it_was():
+    for collects in (False, True):
+        (gc.enable if collects else gc.disable)()
+        ask(lanes_of(), synced)
+        assert gc.isenabled() == collects
 
 
 def test_what_is_shown_once_is_made_again_by_each_run_and_a_dry_run_deletes_nothing(tmp_path: Path):

@@ -33,6 +33,19 @@ signal.signal(signal.SIGTERM, save)
 open("ready", "w")
 time.sleep(1000)
 """
+# Has a process of its own, which it needs to save.
+FORKS = """
+import os, signal, time
+first = os.getpid()
+def asked(*_): open("first" if os.getpid() == first else "second", "a").write("x")
+signal.signal(signal.SIGTERM, asked)
+second = os.fork()
+while not second: time.sleep(1)
+open("ready", "w")
+while not os.path.exists("first"): time.sleep(0.01)
+time.sleep(0.5)
+os.kill(second, 9)
+"""
 DEAF = SAVES.replace("save)", "signal.SIG_IGN)")
 FIRST, SECOND = (f"millrace_0000000{number}-1111-2222-3333-444444444444" for number in (1, 2))
 
@@ -59,6 +72,12 @@ def test_steps_of_a_killed_run_may_save_and_are_killed_if_they_do_not_end(step, 
     assert left_over.steps() == [] and os.path.exists("saved") == saved
 
 
+def test_a_step_is_asked_once_to_end_and_what_it_has_started_is_its_own_affair():
+    begin(FORKS).wait()
+    assert not left_over.settle(print, acts=True, on_cluster=False) and left_over.steps() == []
+    assert Path("first").read_text() == "x" and not Path("second").exists()
+
+
 def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(tmp_path: Path, monkeypatch):
     living = begin(SAVES, "lives")
     while not os.path.exists("ready") and living.poll() is None:
@@ -70,9 +89,12 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     run_lock.LOCKS.mkdir(parents=True)
     (run_lock.LOCKS / "0.output.lock").write_text("results/x\n")
     said: list[str] = []
-    assert (
-        left_over.settle(said.append, acts=True, on_cluster=False) and left_over.steps() == alive and not said
-    )
+    line = left_over.settle(said.append, acts=True, on_cluster=False)
+    assert left_over.steps() == alive and not said
+    assert line.startswith("the workflow is locked by a run that was killed (process ")
+    assert "steps of a killed run on this host: " in line and line.endswith(run_lock.UNLOCK)
+    # A dry run has no error that would say it.
+    assert left_over.settle(said.append, acts=False, on_cluster=False) == line and said == [line]
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert left_over.steps() == []
@@ -98,6 +120,7 @@ def row(run: str, state: str, step: str, folder: str = "") -> str:
 
 def test_a_run_waits_until_the_queue_has_none_of_this_folders_jobs(monkeypatch):
     others = row("my_job", "RUNNING", "a") + row(FIRST, "RUNNING", "a", "/elsewhere")
+    others += row(f"{FIRST}_of_mine", "RUNNING", "a")
     first = others + row(FIRST, "RUNNING", "speech_a") + row(SECOND, "PENDING", "speech_b")
     queue(monkeypatch, first, first, first, "error: try later", row(SECOND, "RUNNING", "speech_b"), others)
     said: list[str] = []
@@ -109,6 +132,15 @@ def test_a_run_waits_until_the_queue_has_none_of_this_folders_jobs(monkeypatch):
         "Slurm jobs of a killed run: 1 running (1 speech_b). This run",
     ]
     assert said[0].endswith(f"`scancel --name={FIRST}; scancel --name={SECOND}`")
+
+
+def test_a_run_without_slurm_waits_too_where_there_was_slurm_before(monkeypatch):
+    queue(monkeypatch, row(FIRST, "RUNNING", "speech_a"), "")
+    said: list[str] = []
+    assert not left_over.settle(said.append, acts=True, on_cluster=False) and not said
+    os.makedirs("logs/slurm")
+    assert not left_over.settle(said.append, acts=True, on_cluster=False)
+    assert len(said) == 1 and "1 running (1 speech_a). This run waits" in said[0]
 
 
 def test_a_queue_that_does_not_answer_stops_a_run_on_the_cluster_only(monkeypatch):

@@ -41,6 +41,12 @@ def test_a_zombie_is_dead():
     zombie.wait()
 
 
+def test_a_run_whose_number_another_process_has_now_is_dead():
+    run_lock.NOTES.mkdir()
+    (run_lock.NOTES / f"{os.getpid()}-1@{socket.gethostname()}").touch()
+    assert f"process {os.getpid()}" in run_lock.stale()
+
+
 def test_nothing_is_said_while_a_noted_run_lives_whoever_else_has_died():
     kill_a_run()
     run_lock.enter()
@@ -63,6 +69,13 @@ def test_notes_go_with_their_process_and_those_of_the_dead_once_there_is_no_lock
     assert run_lock.stale() == "" and not list(run_lock.NOTES.iterdir())
 
 
+def test_a_fork_of_a_run_leaves_its_note_and_nobody_is_locked_out_by_himself():
+    forked = "child = os.fork() or os._exit(atexit._run_exitfuncs() or 0); os.waitpid(child, 0)"
+    program = f"import atexit; {NOTED}{forked}; print(len(list(run_lock.NOTES.iterdir())), run_lock.holder())"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("1 the workflow is locked, by whom is unknown")
+
+
 def test_a_folder_that_cannot_be_written_to_stops_no_parse():
     run_lock.NOTES.write_text("a file where the folder belongs")
     run_lock.enter()
@@ -74,7 +87,9 @@ def test_the_holder_is_named_if_he_noted_himself_with_what_can_be_known_of_him()
     run = subprocess.Popen([sys.executable, "-c", NOTED + "input()"], stdin=subprocess.PIPE)
     while not (run_lock.NOTES.is_dir() and list(run_lock.NOTES.iterdir())):
         assert run.poll() is None
-    assert f"goes on (process {run.pid} on " in run_lock.holder() and "unlock" not in run_lock.holder()
+    line = run_lock.holder()
+    assert f"goes on (process {run.pid} on " in line and "Wait until it has ended, or stop it" in line
+    assert "unlock" not in line and "killed" not in line
     run.communicate()
     (run_lock.NOTES / "12-345@elsewhere").touch()
     assert "process 12 on elsewhere" in run_lock.holder() and "or was killed" in run_lock.holder()

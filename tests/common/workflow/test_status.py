@@ -154,6 +154,78 @@ def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
+def test_the_last_run_is_the_newest_that_had_jobs():
+    times = {"2026-11-21T235901": DONE + END, "2026-11-22T000101": HALF + END}
+    for moment, text in times.items():
+        write(f".snakemake/log/{moment}.1.snakemake.log", 0, HEAD + text)
+    write(".snakemake/log/2026-11-22T000201.1.snakemake.log", 0, "SNAKEMAKE\nNothing to be done\n")
+    run = status.last_run()
+    assert (run.state, run.steps) == ("failed", "1 of 2 steps") and "2026-11-22T000101" in run.log
+
+
+def test_a_merge_is_pending_if_any_of_its_partitions_is_newer():
+    other = ID.replace("train-1", "test")
+    write(INDEX, 10_000, {"partitions": {"malta": [other, ID]}, "files": {}})
+    write(f"results/speech/partitions/{other}.json", 100)
+    write("results/speech/index.parquet", 7000)
+    assert jobs(FAILED)["merge_index"].state == "pending"
+    write(f"results/speech/partitions/{other}.json", 7100)
+    assert jobs(FAILED)["merge_index"].state == "done"
+
+
+def test_the_screen_lists_the_latest_failures_and_says_how_many_more_there_are():
+    ids = [f"malta-train-1-{number:05d}" for number in range(5)]
+    write(INDEX, 10_000, {"partitions": {"malta": ids}, "files": {}})
+    for age, name in enumerate(ids, 50):
+        write(f"logs/speech/create_shards/{name}.log", age, f"10:00:01 ERROR {name} is cut\n")
+    failed = [line for line in status.screen(NOW) if line.startswith("  failed")]
+    assert failed == [
+        *(f"  failed create_shards {name}: {name} is cut" for name in ids[:3]),
+        "  failed: 2 more",
+    ]
+
+
+def test_the_screen_says_for_how_long_a_job_has_been_silent():
+    begun = time.strftime("%Y-%m-%dT%H%M%S", time.localtime(NOW - 9000))
+    write(f".snakemake/log/{begun}.1.snakemake.log", 100, HEAD + HALF)
+    write(".snakemake/locks/0.output.lock", 0)
+    write(".snakemake/millrace.runs/1-0@elsewhere", 0)
+    for age, words in ((30, ""), (600, " (silent for 0:10:00)")):
+        write(LOG, age, "10:00:00 INFO a\n")
+        write(MARK, 700)
+        lines = status.screen(NOW)
+        assert lines[0].endswith(" going on, 2:30:00, 1 of 2 steps done")
+        assert f"  running create_shards {ID}{words}: a" in lines
+
+
+def test_a_run_that_has_ended_took_until_its_log_was_written():
+    begun = time.strftime("%Y-%m-%dT%H%M%S", time.localtime(NOW - 9000))
+    write(f".snakemake/log/{begun}.1.snakemake.log", 9000 - 60, HEAD + DONE + END)
+    assert status.screen(NOW)[0].endswith(" succeeded, 0:01:00, 2 of 2 steps done")
+
+
+def test_only_ten_failures_of_a_run_are_named_at_its_end():
+    ids = [f"malta-train-1-{number:05d}" for number in range(13)]
+    write(INDEX, 10_000, {"partitions": {"malta": ids}, "files": {}})
+    for age, name in enumerate(ids, 10):
+        write(f"logs/speech/create_shards/{name}.log", age, "10:00:01 ERROR cut\n")
+    lines = status.closing_lines(["speech"], NOW - 21.5, True, [])
+    assert len(lines) == 11 and lines[-1] == "failed: 2 more jobs"
+
+
+def test_a_page_of_an_earlier_run_is_not_opened():
+    write("results/speech/report/summary.html", 100)
+    assert status.closing_lines(["speech"], NOW - 60, False, []) == []
+    assert len(status.closing_lines(["speech"], NOW - 120, False, [])) == 2
+
+
+def test_a_mark_of_a_long_name_is_put_together():
+    name = base64.urlsafe_b64encode(OUTPUT.encode()).decode()
+    write(f".snakemake/incomplete/@{name[:20]}/@{name[20:40]}/{name[40:]}", 6)
+    write(LOG, 5)
+    assert jobs(GOING_ON)["create_shards"].state == "running"
+
+
 def test_a_folder_that_is_missing_is_an_error():
     command = [sys.executable, "-m", "millrace", "status", "--directory", "no/such"]
     done = subprocess.run(command, capture_output=True, text=True)

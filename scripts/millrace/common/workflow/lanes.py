@@ -16,13 +16,12 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, printable
 from millrace.common.workflow import left_over, run_lock
 from millrace.common.workflow import sources as workflow_sources
+from millrace.common.workflow.call import Call
 from millrace.common.workflow.config import LANES
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
-# Not complete: modes of Snakemake that run nothing, and are no dry run.
-_READERS = {"--dag", "--rulegraph", "--filegraph", "--d3dag", "--lint", "--list", "-l", "--list-rules"}
-_READERS |= {"--list-target-rules", "--report", "--summary", "-S", "--detailed-summary", "-D", "--unlock"}
+DEVICES = Path("/dev")
 _CHOICES = "results/{}/partitions/index/choices.json"
 
 
@@ -36,12 +35,15 @@ class Lanes:
         is_main_process: bool,
         dry_run: bool = False,
         jobs: int | None = None,
+        asked: Call | None = None,
     ) -> None:
-        """`jobs` is Snakemake's --jobs, which it keeps only for other executors than its local one."""
+        """`basedir` is the folder of the clone. `jobs` is Snakemake's --jobs, which it keeps only for other
+        executors than its local one; `asked` is what it was asked for."""
+        asked = asked if asked and is_main_process else Call()
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
         # A lane whose target is asked for by name is switched on for this run.
-        asked = {word.partition("_")[0] for word in sys.argv[1:]} if is_main_process else set()
-        self.on = [lane for lane in LANES if lane in config["lanes"] or lane in asked]
+        self.on = [lane for lane in LANES if lane in config["lanes"] or lane in asked.lanes()]
+        self._is_run = is_main_process and not dry_run and not asked.only_reads
         self.is_local = is_main_process and jobs is None
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
@@ -50,14 +52,13 @@ class Lanes:
         self._parsed = time.time()
         self._left_over = ""
         if is_main_process:
-            acts = not dry_run and _READERS.isdisjoint(each.partition("=")[0] for each in sys.argv)
             try:
-                self._left_over = left_over.settle(self._say, acts, on_cluster=jobs is not None)
+                self._left_over = left_over.settle(self._say, self._is_run, on_cluster=jobs is not None)
             except MillraceError as error:
                 sys.exit(f"Millrace: {error}")
             except KeyboardInterrupt:
                 sys.exit("Millrace: interrupted before anything was started; what a killed run left goes on")
-            if acts:
+            if self._is_run:
                 run_lock.enter()
                 _forget_shown()
 
@@ -90,10 +91,10 @@ class Lanes:
 
     def gpus(self) -> int | None:
         """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere."""
-        uncounted = any(map(os.path.exists, ("/dev/kfd", "/dev/dxg")))  # AMD's, and those of WSL
+        uncounted = any((DEVICES / name).exists() for name in ("kfd", "dxg"))  # AMD's, and those of WSL
         if uncounted or not self.is_local:
             return None
-        count = sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
+        count = sum(path.name[6:].isdigit() for path in DEVICES.glob("nvidia*"))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0," * count).split(",")
         return min(count, sum(name not in ("", "-1") for name in visible))
 
@@ -134,13 +135,11 @@ class Lanes:
         if run_lock.is_held():
             self._say(_LOCKED)
             return last
+        was_collecting = gc.isenabled()
         gc.disable()  # half of the time of a large corpus, and there are no circles to collect
         try:
             settings = workflow_sources.settings_of(module.Settings, self.config[lane])
-            sources = workflow_sources.sync(module.collect, settings, folder)
-            # Without hooks nobody calls `start`: better a place given too early than one that is lost.
-            if "--no-hooks" in sys.argv:
-                sources.save()
+            sources = workflow_sources.sync(module.collect, settings, folder, self._is_run)
         except MillraceError as error:
             sys.exit(f"Millrace: {lane}: {error}")
         except OSError as error:
@@ -148,7 +147,8 @@ class Lanes:
             place = error.filename or "results"
             sys.exit(f"Millrace: {lane}: {place}: {error.strerror}. Mend that, and try again")
         finally:
-            gc.enable()
+            if was_collecting:
+                gc.enable()
         for note in sources.notes:
             self._say(f"{lane}: {note}")
         if missing := sources.missing:
@@ -181,14 +181,12 @@ class Lanes:
         return [path for lane in self.config["lanes"] for path in self._targets[lane]()]
 
     def start(self, inputs: Iterable[str]) -> None:
-        """A real run starts, whose jobs have these inputs: what its partitions were given is for ever now."""
+        """A real run starts, whose jobs have these inputs: read what a dry run has no time for."""
         folders = {os.path.dirname(path) for path in inputs}
         for lane, sources in self._sources.items():
             try:
                 if any(folder.startswith(f"results/{lane}/") for folder in folders):
                     sources.check()
-                if f"results/{lane}/partitions" in folders:
-                    sources.save()
             except MillraceError as error:
                 sys.exit(f"Millrace: {lane}: {error}")
 

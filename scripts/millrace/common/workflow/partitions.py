@@ -171,11 +171,10 @@ class Assignment:
         self.added.append(placement)
         return placement
 
-    def save(self) -> None:
-        """Write the table when something was added; the old lines keep their places."""
-        if self.added:
-            jsonl.write_lines(self.path, (placement.as_row() for placement in self.placements.values()))
-            self.added = []
+    def content(self) -> bytes:
+        """The table as a file; the old lines keep their places."""
+        rows = (placement.as_row() for placement in self.placements.values())
+        return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
 
 
 def sync_files(

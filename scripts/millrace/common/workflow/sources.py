@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.common import atomic, jsonl
-from millrace.common.workflow import built, partitions
+from millrace.common.workflow import built, partitions, placements
 
 # Gives the digest table of a name; one table for each kind of fact that is read from files.
 Tables = Callable[..., partitions.DigestCache]
@@ -34,9 +34,8 @@ class Sources:
     """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop a run,
-    `changes` says what differs from what was built; `save` makes new placements last. `unchanged` are
-    files that say what they said when they were built, whatever their times; `check` reads what a dry run has
-    no time for.
+    `changes` says what differs from what was built. `unchanged` are files that say what they said when they
+    were built, whatever their times; `check` reads what a dry run has no time for.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
@@ -44,7 +43,6 @@ class Sources:
     missing: SourcesMissing | None = None
     notes: list[str] = field(default_factory=list)
     changes: str = ""
-    save: Callable[[], None] = lambda: None
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
 
@@ -67,7 +65,7 @@ class Contents:
     are those of Sources.
     """
 
-    assignment: partitions.Assignment | None
+    assignment: placements.Placements | None
     partitions: Mapping[str, Any] | Iterable[tuple[str, Any]]
     groups: dict[str, list[str]]
     state: str = ""
@@ -80,7 +78,7 @@ class Contents:
     settings: Mapping[str, Any] = field(default_factory=dict)
     placed: str = ""
     left_out: Collection[str] = ()
-    before_save: Callable[[], None] = lambda: None
+    before_run: Callable[[], None] = lambda: None
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
 
@@ -110,14 +108,17 @@ def load(folder: str | os.PathLike) -> Sources:
 
 
 def sync(
-    collect: Callable[[Any, Path, Tables], Contents | None], settings: Any, folder: str | os.PathLike
+    collect: Callable[[Any, Path, Tables], Contents | None],
+    settings: Any,
+    folder: str | os.PathLike,
+    is_run: bool = False,
 ) -> Sources:
     """Bring the partition files under `folder` in step with a lane's sources, and return the partitions.
 
     Files whose content is the same are not written. With `collect` returning None the lane needs no
     partitions. If the sources are missing, everything stays as the last sync left it. New placements are a
-    draft until `save` is called, before the first job starts. Raises MillraceError for damaged sources and
-    assignments, OSError for what may not be read or written.
+    draft until a job reads a partition (placements.py); `is_run`: jobs may follow. Raises MillraceError for
+    damaged sources and assignments, OSError for what may not be read or written.
     """
     folder = Path(folder)
     tables: list[partitions.DigestCache] = []
@@ -136,52 +137,66 @@ def sync(
         return Sources()
 
     ids = {name: built.keep(folder / name, items) for name, items in contents.items.items()}
-    last, known = load(folder), jsonl.read_or({}, folder / _STATE)
-    names = [name for group in last.partitions.values() for name in group]
-    is_same = contents.state and contents.state == known.get("state")
-    if is_same and all((folder / f"{name}.json").exists() for name in names):
-        contents.groups, contents.files = last.partitions, last.files
-        contents.notes, contents.total, is_draft = known["notes"], known["total"], known["draft"]
-    else:
-        (folder / _STATE).unlink(missing_ok=True)
-        names = partitions.sync_files(folder, contents.partitions)
-        for name, files in contents.others.items():
-            partitions.sync_files(folder / name, files.items())
-        for each in tables:
-            each.save()
-        index = {"partitions": contents.groups, "files": contents.files}
-        atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-        decided = contents.assignment.path.with_suffix(".settings.json")
-        before = jsonl.read_or({}, decided) if contents.assignment.saved else {}
-        if fixed := differences(before, contents.settings):
-            contents.notes.append(f"{'; '.join(fixed)}: {contents.placed}")
-        is_draft = bool(contents.assignment.added)
-        if contents.state:
-            facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
-            atomic.write_json(folder / _STATE, facts | {"state": contents.state})
+    names = _as_before(folder, contents, is_run)
+    if names is None:
+        names = _rebuild(folder, contents, tables, is_run)
     changes = _changes(folder, contents, names)
     if ids:
         _list_gone(folder / "gone/groups.json", contents, ids[""] - {*names})
-
-    def save() -> None:
-        if contents.assignment is None:
-            if is_draft:  # decided by an earlier parse, and not kept by it
-                (folder / _STATE).unlink(missing_ok=True)
-                sync(collect, settings, folder).save()
-            return
-        contents.before_save()
-        contents.assignment.save()
-        for each in tables:
-            each.save()
-        if contents.settings and atomic.write_if_changed(decided, atomic.json_bytes(contents.settings)):
-            (folder / _STATE).unlink(missing_ok=True)
-
-    facts = contents.notes, changes, save, contents.unchanged, contents.check
-    return Sources(contents.groups, contents.files, None, *facts)
+    return Sources(
+        partitions=contents.groups,
+        files=contents.files,
+        notes=contents.notes,
+        changes=changes,
+        unchanged=contents.unchanged,
+        check=contents.check,
+    )
 
 
-# What of the last sync is needed if all is as it was.
-_STATE = "index/state.json"
+def _as_before(folder: Path, contents: Contents, is_run: bool) -> list[str] | None:
+    """Complete `contents` from the last sync, and return the ids; None if all must be made again."""
+    known = jsonl.read_or({}, folder / placements.STATE)
+    if not contents.state or contents.state != known.get("state"):
+        return None
+    is_draft = (folder / placements.DRAFT).exists()
+    if is_draft and is_run:
+        return None  # a dry run wrote it, without what takes time
+    if is_draft != known["draft"]:
+        return None  # an earlier version wrote none, or it was deleted
+    last = load(folder)
+    names = [name for group in last.partitions.values() for name in group]
+    if not all((folder / f"{name}.json").exists() for name in names):
+        return None
+    contents.groups, contents.files = last.partitions, last.files
+    contents.notes, contents.total = known["notes"], known["total"]
+    return names
+
+
+def _rebuild(
+    folder: Path, contents: Contents, tables: list[partitions.DigestCache], is_run: bool
+) -> list[str]:
+    """Write all partition files, and what the next parse needs to leave them alone; return the ids."""
+    # A sync that is interrupted leaves no state: the next one makes everything again.
+    (folder / placements.STATE).unlink(missing_ok=True)
+    names = partitions.sync_files(folder, contents.partitions)
+    for name, files in contents.others.items():
+        partitions.sync_files(folder / name, files.items())
+    assignment = contents.assignment
+    assert assignment is not None  # a generator of partitions has set it
+    if is_run:
+        contents.before_run()
+    placements.write_draft(folder, assignment, contents.settings)
+    for each in tables:
+        each.save()
+    index = {"partitions": contents.groups, "files": contents.files}
+    atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
+    if fixed := differences(placements.settings_when_placed(assignment), contents.settings):
+        contents.notes.append(f"{'; '.join(fixed)}: {contents.placed}")
+    if contents.state:
+        is_draft = (folder / placements.DRAFT).exists()
+        facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
+        atomic.write_json(folder / placements.STATE, facts | {"state": contents.state})
+    return names
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
