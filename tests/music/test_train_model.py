@@ -88,7 +88,6 @@ def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):
         ("fabric.ngpus=2", "fabric.nnodes 1 x fabric.ngpus 2 make 2, but 1 process was started"),
         ("fabric.accelerator=cuda", "Set fabric.accelerator=cpu"),
         ("path.index=", "path.index is not set"),
-        ("model.cqt.hoplen=0.03", "of which no whole number makes the model's frame"),
         ("training.batchsize=50", "make no batch of 50 anchors"),
     ],
 )
@@ -98,6 +97,25 @@ def test_what_cannot_train_is_refused(tmp_path, override, message, monkeypatch):
     with pytest.raises(MillraceError) as error:
         run.run(conf.read(overrides(tmp_path, override)), tmp_path / "run")
     assert message in str(error.value)
+
+
+def test_a_stated_hop_of_which_no_whole_number_makes_a_frame_is_refused(tmp_path):
+    corpus(tmp_path, hop=0.02)
+    with pytest.raises(MillraceError, match=r"hop 0\.02 s, of which no whole number makes"):
+        run.run(conf.read(overrides(tmp_path, "model.cqt.hoplen=0.03")), tmp_path / "run")
+
+
+def test_tracks_that_state_no_hop_have_that_of_the_training_configuration(tmp_path, caplog):
+    corpus(tmp_path)  # whose index was built with 0.02 s
+    stated = VersionTask(conf.read(overrides(tmp_path)), tmp_path)
+    coarse = conf.read(overrides(tmp_path, "model.cqt.hoplen=0.1", "model.cqt.pool=1"))
+    task = VersionTask(coarse, tmp_path)
+    assert set(stated.features.cliques["train"].hops) == {0.02}
+    assert set(task.features.cliques["train"].hops) == {0.1}
+    assert "30 of 30 tracks state no hop and are read at model.cqt.hoplen, 0.1 s" in caplog.text
+    # A stored frame is a frame of the model then.
+    cliques, reader = task.features.cliques["train"], task.features.reader
+    assert reader.length(int(cliques.frames[0]), float(cliques.hops[0])) == cliques.frames[0] == 700
 
 
 def test_a_split_without_two_cliques_is_refused_by_its_file(tmp_path):

@@ -38,9 +38,13 @@ class Features:
                 remedy = f"Set {key} in the configuration, or write {key}=FILE"
                 raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
         roots = {kind: conf[f"path.{kind}_root"] for kind in ("h5", "mm") if conf[f"path.{kind}_root"]}
-        self.index = FeatureIndex(index_path(conf["path.index"]), roots)
+        contract = conf.contract()
+        self.index = FeatureIndex(index_path(conf["path.index"]), roots, contract.hop)
+        if unstated := int(self.index.unstated(conf["data.prefer"]).sum()):
+            counts = f"{unstated:,} of {counted(len(self.index), 'track')}"
+            log.warning("%s state no hop and are read at model.cqt.hoplen, %g s", counts, contract.hop)
         windows = WindowReader(self.index, conf["data.prefer"], conf["data.max_open_files"])
-        self.reader = ShingleReader(windows, contract := conf.contract(), conf["data.pad_mode"])
+        self.reader = ShingleReader(windows, contract, conf["data.pad_mode"])
         self.paths = paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
         self.cliques = read_cliques(paths, self.index, conf["data.prefer"], conf["data.on_leak"])
         for name in splits:
