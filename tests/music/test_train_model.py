@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ import yaml
 from millrace.common.errors import MillraceError
 from millrace.common.training import loop
 from millrace.common.training.ranks import Ranks, adopt_slurm_tasks
-from millrace.music import train_model
+from millrace.music import build_feature_index, train_model
 from millrace.music.models.published import load_published
 from millrace.music.training import conf, run
 from millrace.music.training.task import VersionTask
-from tests.music.versions import SIZES, corpus, overrides
+from tests.music.versions import SIZES, TINY, corpus, overrides
+
+ROOT = Path(__file__).parents[2]
 
 LOSSES = ("l_main", "l_cent", "l_cont", "v_dpos", "v_dneg", "v_zmax", "v_zmean", "v_zstd")
 
@@ -122,6 +126,45 @@ def test_a_split_without_two_cliques_is_refused_by_its_file(tmp_path):
     corpus(tmp_path, {**SIZES, "valid": (1, 2)})
     with pytest.raises(MillraceError, match=r"valid\.json: 1 clique of two recordings"):
         run.run(conf.read(overrides(tmp_path)), tmp_path / "run")
+
+
+def started(folder: Path, *more: str) -> subprocess.Popen:
+    """The step as typed, in a process of its own, on a corpus in `folder`."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment["PYTHONPATH"] = f"{ROOT}/scripts:{ROOT}"
+    command = [sys.executable, "-m", "millrace.music.train_model", *overrides(folder, *more)]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_example_trains_once_the_command_of_its_error_has_built_the_index(tmp_path, monkeypatch, capsys):
+    corpus(tmp_path / "data")
+    (tmp_path / "data/features.index").unlink()
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load((ROOT / "docs/examples/dvi-h5.yaml").read_text())
+    content["path"] |= {"h5_root": "data", "jsonl": "", "splits": "data"}
+    Path("dvi-h5.yaml").write_text(yaml.safe_dump(content))
+    small = [*TINY, "training.batchsize=4", "data.nworkers=0", "training.numepochs=1", "limit_batches=1"]
+    typed = ["jobname=dvi-h5", "conf=dvi-h5.yaml", "fabric.nnodes=1", "fabric.ngpus=1"]
+    typed += [*small, "fabric.accelerator=cpu"]
+    assert train_model.main(typed) == 1
+    said = capsys.readouterr().err
+    command = "--h5-root data --hop 0.02 --pool 5 --out cache/discogs_h5_index.pt"
+    assert "discogs_h5_index.index: there is no index of features" in said
+    assert f"python -m millrace.music.build_feature_index {command}" in said
+    assert build_feature_index.main(command.split()) == 0
+    assert train_model.main(typed) == 0
+    assert json.loads(Path("logs/dvi-h5/metrics.json").read_text())["epochs"] == 1
+
+
+def test_several_ranks_typed_plainly_are_started(tmp_path):
+    corpus(tmp_path)
+    ended = started(tmp_path, "jobname=two", "fabric.nnodes=1", "fabric.ngpus=2", "training.numepochs=1")
+    _, said = ended.communicate(timeout=300)
+    assert ended.returncode == 0, said
+    summary = json.loads((tmp_path / "logs/two/metrics.json").read_text())
+    assert (summary["ranks"], summary["epochs"]) == (2, 1)
+    assert {row["world_size"] for row in lines(tmp_path / "logs/two") if row["event"] == "train"} == {2}
 
 
 def test_tasks_of_srun_are_ranks(monkeypatch):
