@@ -10,8 +10,9 @@ import pytest
 
 from millrace.music import merge_feature_index
 from millrace.music.features.index import FeatureIndex
+from millrace.music.features.metadata import Record
 from millrace.music.features.track import write_tracks
-from tests.music.features.trees import add_group, cqt, scanned
+from tests.music.features.trees import add_group, cqt, scanned, write_mm
 
 COMMAND = "--merge merge.json --tables features --coverage out/coverage.json --output out/features.index"
 SPLITS = {"train": {"C-1": "abc", "C-2": "dx", "C-3": "ef"}, "test": {"C-4": "gh"}}
@@ -66,6 +67,35 @@ def test_all_partitions_become_one_index_with_its_coverage(tree):
         *(("train", "x", "absent"), ("train", "C-2"), ("test", "h", "absent"), ("test", "C-4"))
     ]
     assert list(json.loads((tree / "out/train.json.filtered").read_text())) == ["C-1", "C-3"]
+
+
+def test_too_much_missing_of_any_split_stops_the_index(tree, capsys):
+    write_tree(tree, {"train": {"C-1": "abcd"}, "valid": {"C-2": "ef"}, "test": {"C-3": "ghxyz"}})
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.5"]) == 1
+    assert "test: 3 of 5 versions have no features" in capsys.readouterr().err
+
+
+def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):
+    write_tree(tree, {"train": {"C-1": "ab"}, "valid": {"C-2": "cd"}, "test": {"C-3": "dg"}})
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    assert "1 recording are in two splits, first id d, split valid, other test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prefer, hours", [("h5", 1200 * 0.02), ("mm", 600 * 0.1)])
+def test_hours_are_those_of_the_files_that_are_read(tree, prefer, hours):
+    write_tree(tree, {"train": {"C-1": "ab"}}, ids="ab")
+    write_mm(tree / "mm", "a", cqt(7, 600).T, folder="aa")
+    records = {"aa": [Record("a", mm="aa/a.mm", hop=0.1)]}
+    write_tracks(tree / "features/mm-aa.parquet", scanned(tree / "mm", mm=["aa"], records=records))
+    content = json.loads((tree / "merge.json").read_text())
+    content["partitions"].append("mm-aa")
+    content["roots"]["mm"] = "mm"
+    (tree / "merge.json").write_text(json.dumps(content))
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--prefer", prefer]) == 0
+    coverage = json.loads((tree / "out/coverage.json").read_text())
+    # Track a as it is read, b of HDF5.
+    assert coverage["hours"] == pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
+    assert coverage["splits"][0]["hours"] == pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
 
 
 def test_too_much_missing_stops_without_an_index(tree, capsys):

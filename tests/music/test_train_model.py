@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,21 @@ def test_a_run_writes_the_originals_names_and_goes_on_exactly(tmp_path, monkeypa
     monkeypatch.setattr(run.loop, "train", train)
     run.run(chosen, Path("logs/stopped"))
     assert lines(Path("logs/stopped")) == whole
+
+    # Asked to stop there, it saves: means of the epoch are those of the batches before and after.
+    def ask(step: int) -> None:
+        if step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    chosen = conf.read([*arguments, "jobname=asked"])
+    monkeypatch.setattr(run.loop, "train", lambda *of: train(*of, on_step=ask))
+    with pytest.raises(SystemExit) as ended:
+        run.run(chosen, Path("logs/asked"))
+    assert ended.value.code == 75
+    monkeypatch.setattr(run.loop, "train", train)
+    run.run(chosen, Path("logs/asked"))
+    asked = [row for row in lines(Path("logs/asked")) if row["event"] == "eval"]
+    assert asked == [row for row in whole if row["event"] == "eval"]
 
 
 def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):
@@ -164,7 +180,15 @@ def test_several_ranks_typed_plainly_are_started(tmp_path):
     assert ended.returncode == 0, said
     summary = json.loads((tmp_path / "logs/two/metrics.json").read_text())
     assert (summary["ranks"], summary["epochs"]) == (2, 1)
-    assert {row["world_size"] for row in lines(tmp_path / "logs/two") if row["event"] == "train"} == {2}
+    (line,) = (row for row in lines(tmp_path / "logs/two") if row["event"] == "train")
+    (before, after) = (row for row in lines(tmp_path / "logs/two") if row["event"] == "eval")
+    # Means are those of the batches of both ranks, and of all queries.
+    assert line["world_size"] == 2
+    assert after["metrics"]["train/l_main"] == pytest.approx(line["loss"], rel=1e-5)
+    alone = run.run(conf.read(overrides(tmp_path, "training.numepochs=1")), tmp_path / "logs/one")
+    figures = {name: value for name, value in alone["first_evaluation"].items() if name.startswith("valid/")}
+    assert len(figures) > 10
+    assert {name: before["metrics"][name] for name in figures} == pytest.approx(figures, rel=1e-5)
 
 
 def test_tasks_of_srun_are_ranks(monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from millrace.common.errors import MillraceError
@@ -471,6 +472,24 @@ def test_a_table_holds_all_facts_and_is_the_same_bytes_again(tmp_path):
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
     back = read_tracks(tmp_path / "1.parquet")
     assert back[0] == tracks[0] and (back[1].refused, back[1].id) == ("bins", "zzz")
+
+
+def test_a_table_of_several_row_groups_is_read_whole(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        for seed in range(5):
+            add_group(h5, number(seed), cqt(seed, 100))
+    write_tracks(tmp_path / "1.parquet", scanned(tmp_path, ["a.h5"]))
+    pq.write_table(pq.read_table(tmp_path / "1.parquet"), tmp_path / "2.parquet", row_group_size=2)
+    assert pq.ParquetFile(tmp_path / "2.parquet").num_row_groups == 3
+    assert read_tracks(tmp_path / "2.parquet") == read_tracks(tmp_path / "1.parquet")
+
+
+def test_a_track_is_short_by_its_own_hop(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, number(1), cqt(1, 300), {"hop_s": 0.1})  # 30 s
+        add_group(h5, number(2), cqt(2, 900), {"hop_s": 0.02})  # 18 s
+    remarks = report("build", "p", scanned(tmp_path, ["a.h5"]), Contract())["remarks"]
+    assert [(row["id"], row["reason"]) for row in remarks] == [(number(2), "shorter_than_shingle")]
 
 
 def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):
