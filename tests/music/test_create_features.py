@@ -41,6 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "cut.flac").write_bytes(whole[: len(whole) // 2])
     (root / "text.mp3").write_text("no audio at all")
     (root / "empty.ogg").touch()
+    (root / "playlist.mp3").write_text("ffconcat version 1.0\nfile a.wav\n")
     (root / "notes.txt").write_text("not a recording")
     (root / "dead.wav").symlink_to("gone")
     (root / "c").symlink_to(root / "b")  # its files are listed once
@@ -59,7 +60,7 @@ def run(folder: Path, *flags: str) -> int:
 
 def test_every_recording_has_features_or_a_reason(made):
     ledger = jsonl.read(made / "ledger.json")
-    assert (ledger["rows_in"], ledger["rows_out"]) == (10, 2)
+    assert (ledger["rows_in"], ledger["rows_out"]) == (11, 2)
     rejects = {row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())}
     assert rejects == {
         "b/a.flac": "duplicate_id",
@@ -67,6 +68,7 @@ def test_every_recording_has_features_or_a_reason(made):
         "linked/..wav": "bad_name",
         "cut.flac": "damaged",
         "empty.ogg": "undecodable",
+        "playlist.mp3": "undecodable",  # it would give the features of another file
         "short.wav": "too_short",
         "silence.wav": "zero",
         "text.mp3": "undecodable",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import h5py
@@ -286,6 +288,39 @@ def test_a_file_that_is_cut_missing_or_no_hdf5_names_all_that_point_to_it(tmp_pa
     for file, reason in (("cut.h5", "cut"), ("text.h5", "unreadable"), ("gone.h5", "missing")):
         tracks = scanned(tmp_path, [file], records={file: [Record(ID, h5=file)]})
         assert [(track.id, track.refused) for track in tracks] == [(i, f"file_{reason}") for i in ("", ID)]
+
+
+HUGE = 1 << 44
+
+
+@pytest.mark.parametrize("storage", [{"chunks": (84, 1)}, {"chunks": (84, 1), "compression": "gzip"}, {}])
+def test_a_shape_that_the_file_cannot_hold_refuses_its_track_only(tmp_path, storage):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, number(1), cqt(1))
+        h5.create_dataset(f"{ID}/cqt", (84, HUGE), "<f4", **storage)
+    tracks = scanned(tmp_path, ["a.h5"])
+    assert {track.id: track.refused for track in tracks} == {number(1): "", ID: "not_written"}
+    assert str(HUGE) in tracks[-1].problem
+
+
+def test_a_list_of_ids_larger_than_the_memory_makes_the_file_a_reject(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        h5["data"] = cqt(1)
+        h5.create_dataset("ids", (HUGE,), "S16", chunks=(1024,))
+    assert [track.refused for track in scanned(tmp_path, ["a.h5"])] == ["file_unreadable"]
+
+
+def test_an_mm_larger_than_the_memory_is_a_reject(tmp_path):
+    write_mm(tmp_path, ID, cqt(1).T)
+    os.truncate(write_mm(tmp_path, "ab_huge", cqt(2)), 1 << 37)  # sparse
+    write_mm(tmp_path, "ab_last", cqt(3).T)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 36, before[1]))
+    try:
+        tracks = scanned(tmp_path, mm=["ab"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert {track.id: track.refused for track in tracks} == {ID: "", "ab_huge": "unreadable", "ab_last": ""}
 
 
 def test_a_damaged_chunk_refuses_its_track_only(tmp_path):

@@ -159,6 +159,7 @@ def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np
     """Where the values lie in the file: as one array, in plain chunks, or only h5py can say."""
     import h5py
 
+    _check_size(dataset)
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
     track.filters = "+".join(each[3].decode() or str(each[0]) for each in filters)
@@ -186,10 +187,24 @@ def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np
             track.storage, track.addresses, track.pitch = CHUNKS, part.ravel().tolist(), part.shape[1]
 
 
+def _sides(dataset: Any) -> list[int]:
+    """How many chunks lie along each axis."""
+    return [math.ceil(side / chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+
+
+def _check_size(dataset: Any) -> None:
+    """Raise Refused if the file has fewer bytes than the data set chunks, or bytes where it has none."""
+    size = dataset.file.id.get_filesize()
+    needed = math.prod(_sides(dataset)) if dataset.chunks else dataset.nbytes
+    if needed > size:
+        parts = f"{needed} chunks" if dataset.chunks else f"{needed} bytes"
+        words = f"shape {list(dataset.shape)} is {parts}, more than the {size} bytes of the file"
+        raise Refused("not_written", f"{words}: most of it was never written")
+
+
 def _chunk_grid(dataset: Any) -> np.ndarray:
     """The address of every chunk of a data set, -1 if it was never written."""
-    sides = [math.ceil(side / chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
-    grid = np.full(sides, -1, np.int64)
+    grid = np.full(_sides(dataset), -1, np.int64)
 
     def enter(chunk: Any) -> None:
         place = tuple(at // side for at, side in zip(chunk.chunk_offset, dataset.chunks, strict=True))

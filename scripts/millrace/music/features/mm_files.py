@@ -53,6 +53,8 @@ def read_folder(
                 track.refuse(*refused.args)
             except OSError as error:
                 track.refuse("unreadable", str(error.strerror))
+            except MemoryError:
+                track.refuse("unreadable", "the file is larger than the memory")
             yield track
 
 
