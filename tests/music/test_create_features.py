@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,30 @@ def test_a_folder_without_recordings_is_refused(tmp_path, capsys):
     (tmp_path / "audio").mkdir()
     assert run(tmp_path) == 1
     assert "no recording ends in .aac" in capsys.readouterr().err
+
+
+def test_a_recording_that_changes_or_goes_is_noticed_in_its_chunk_only(tmp_path):
+    root = tmp_path / "audio"
+    root.mkdir()
+    for name in ("a", "b", "c"):
+        soundfile.write(root / f"{name}.wav", tone(), RATE)
+    assert run(tmp_path, "--per-chunk", "1") == 0
+    chunks = sorted((tmp_path / "h5").iterdir())
+    before = [chunk.stat().st_ino for chunk in chunks]
+
+    # Another recording of the same name and length, then one less.
+    changed = tone()
+    changed[:, 0] *= -0.5
+    soundfile.write(root / "b.wav", changed, RATE)
+    os.utime(root / "b.wav", ns=(1, 1))
+    assert run(tmp_path, "--per-chunk", "1") == 0
+    assert [chunk.stat().st_ino == inode for chunk, inode in zip(chunks, before, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+    (root / "c.wav").unlink()
+    assert run(tmp_path, "--per-chunk", "1") == 0
+    assert sorted((tmp_path / "h5").iterdir()) == chunks[:2]
+    assert jsonl.read(tmp_path / "ledger.json")["rows_out"] == 2
+    assert set(read_metadata(tmp_path / "jsonl.json").records) == {"a", "b"}

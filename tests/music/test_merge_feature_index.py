@@ -75,6 +75,14 @@ def test_too_much_missing_of_any_split_stops_the_index(tree, capsys):
     assert "test: 3 of 5 versions have no features" in capsys.readouterr().err
 
 
+def test_tracks_that_are_used_and_remarkable_are_listed(tree):
+    write_tree(tree, hops=[("a", 0.01)])  # 12 s
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 0
+    remarks = [(row["id"], row["reason"]) for row in rows(tree / "out/remarks.jsonl")]
+    assert remarks == [("a", "shorter_than_shingle")]
+    assert json.loads((tree / "out/ledger.json").read_text())["warnings"] == {"shorter_than_shingle": 1}
+
+
 def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):
     write_tree(tree, {"train": {"C-1": "ab"}, "valid": {"C-2": "cd"}, "test": {"C-3": "dg"}})
     assert merge_feature_index.main(shlex.split(COMMAND)) == 1

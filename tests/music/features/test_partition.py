@@ -519,6 +519,20 @@ def test_a_table_of_several_row_groups_is_read_whole(tmp_path):
     assert read_tracks(tmp_path / "2.parquet") == read_tracks(tmp_path / "1.parquet")
 
 
+@pytest.mark.parametrize(
+    "storage, remarks",
+    [
+        ({"chunks": (9000, 84), "compression": "gzip"}, ["read_amplification"]),
+        ({"chunks": (9000, 84)}, []),  # what is not compressed is read in parts
+        ({"chunks": (500, 84), "compression": "gzip"}, []),
+    ],
+)
+def test_large_chunks_are_costly_if_they_are_compressed(tmp_path, storage, remarks):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, cqt(1, 9000), {"hop_s": 0.02}, **storage)
+    assert only(scanned(tmp_path, ["a.h5"])).warnings == remarks
+
+
 def test_a_track_is_short_by_its_own_hop(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, number(1), cqt(1, 300), {"hop_s": 0.1})  # 30 s
