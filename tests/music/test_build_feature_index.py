@@ -56,9 +56,23 @@ def test_the_original_command_writes_both_indices_and_takes_the_old_one_as_a_hin
     [
         ("--jsonl meta.jsonl", "no features to look for"),
         ("--jsonl meta.jsonl --h5-root mm --out a.index", "not one track can be used"),
-        ("--h5-root h5 --hop 0.03 --pool 1 --out a.index", "hop 0.02 s, of which no whole number"),
+        (
+            "--h5-root h5 --hop 0.03 --pool 1 --out a.index",
+            "4 other_hop, 1 zero; -_0AAAAAAAA: hop 0.02 s",
+        ),
     ],
 )
 def test_nothing_to_index_is_an_error(tree, capsys, arguments, words):
     assert build_feature_index.main(shlex.split(arguments)) == 1
     assert words in capsys.readouterr().err and not (tree / "a.index").exists()
+
+
+def test_whole_folders_show_progress_and_the_coverage_of_the_splits(tree, capsys):
+    (tree / "metadata").mkdir()
+    versions = [{"youtube_id": f"-_{n}AAAAAAAA"} for n in range(3)] + [{"youtube_id": "absent_____"}]
+    (tree / "metadata/train.json").write_text(json.dumps({"C-1": versions}))
+    assert build_feature_index.main(shlex.split(f"{TYPED} --splits metadata")) == 0
+    said = capsys.readouterr().err
+    assert "features: 2 of 2 files and folders (100 %)" in said and "errors 1" in said
+    assert "train: 1 cliques of at least 2 (100.0 %) and 3 versions (75.0 %) remain, 3 of 4 found" in said
+    assert "1 of 5 tracks state no hop and are read at 0.02 s" in said  # the .mm, in the original's form

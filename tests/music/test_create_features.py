@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "cut.flac").write_bytes(whole[: len(whole) // 2])
     (root / "text.mp3").write_text("no audio at all")
     (root / "empty.ogg").touch()
+    (root / "playlist.mp3").write_text("ffconcat version 1.0\nfile a.wav\n")
     (root / "notes.txt").write_text("not a recording")
     (root / "dead.wav").symlink_to("gone")
     (root / "c").symlink_to(root / "b")  # its files are listed once
@@ -59,7 +61,7 @@ def run(folder: Path, *flags: str) -> int:
 
 def test_every_recording_has_features_or_a_reason(made):
     ledger = jsonl.read(made / "ledger.json")
-    assert (ledger["rows_in"], ledger["rows_out"]) == (10, 2)
+    assert (ledger["rows_in"], ledger["rows_out"]) == (11, 2)
     rejects = {row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())}
     assert rejects == {
         "b/a.flac": "duplicate_id",
@@ -67,6 +69,7 @@ def test_every_recording_has_features_or_a_reason(made):
         "linked/..wav": "bad_name",
         "cut.flac": "damaged",
         "empty.ogg": "undecodable",
+        "playlist.mp3": "undecodable",  # it would give the features of another file
         "short.wav": "too_short",
         "silence.wav": "zero",
         "text.mp3": "undecodable",
@@ -100,3 +103,30 @@ def test_a_folder_without_recordings_is_refused(tmp_path, capsys):
     (tmp_path / "audio").mkdir()
     assert run(tmp_path) == 1
     assert "no recording ends in .aac" in capsys.readouterr().err
+
+
+def test_a_recording_that_changes_or_goes_is_noticed_in_its_chunk_only(tmp_path):
+    root = tmp_path / "audio"
+    root.mkdir()
+    for name in ("a", "b", "c"):
+        soundfile.write(root / f"{name}.wav", tone(), RATE)
+    assert run(tmp_path, "--per-chunk", "1") == 0
+    chunks = sorted((tmp_path / "h5").iterdir())
+    before = [chunk.stat().st_ino for chunk in chunks]
+
+    # Another recording of the same name and length, then one less.
+    changed = tone()
+    changed[:, 0] *= -0.5
+    soundfile.write(root / "b.wav", changed, RATE)
+    os.utime(root / "b.wav", ns=(1, 1))
+    assert run(tmp_path, "--per-chunk", "1") == 0
+    assert [chunk.stat().st_ino == inode for chunk, inode in zip(chunks, before, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+    (root / "c.wav").unlink()
+    assert run(tmp_path, "--per-chunk", "1") == 0
+    assert sorted((tmp_path / "h5").iterdir()) == chunks[:2]
+    assert jsonl.read(tmp_path / "ledger.json")["rows_out"] == 2
+    assert set(read_metadata(tmp_path / "jsonl.json").records) == {"a", "b"}

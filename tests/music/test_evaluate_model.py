@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,10 @@ from millrace.music import evaluate_model
 from millrace.music.models.clews import Clews
 from millrace.music.models.config import CONFIGS
 from millrace.music.training import conf, evaluation, run
+from tests.music.seeded import set_weights
 from tests.music.versions import corpus, overrides
+
+ROOT = Path(__file__).parents[2]
 
 
 class OneOf:
@@ -78,6 +84,26 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
         model.proj[1].weight.fill_(math.nan)
         with pytest.raises(MillraceError, match=rf"{index.id(int(cliques.tracks[0]))}: .*not finite"):
             embedded(0.5)
+
+
+def test_two_ranks_come_to_the_figures_of_one(tmp_path):
+    corpus(tmp_path)
+    chosen = conf.read(overrides(tmp_path))
+    run.write_configuration(chosen, tmp_path)
+    model = Clews(chosen.model)
+    set_weights(model)
+    torch.save({"model": model.state_dict()}, tmp_path / "a.ckpt")
+    arguments = [f"checkpoint={tmp_path}/a.ckpt", "partition=test"]
+    assert evaluate_model.main([*arguments, "--output", f"{tmp_path}/one.json"]) == 0
+    launcher = ["-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node", "2"]
+    step = ["-m", "millrace.music.evaluate_model", *arguments, "ngpus=2", "--output", f"{tmp_path}/two.json"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts"}
+    subprocess.run([sys.executable, *launcher, *step], env=environment, check=True, timeout=300)
+    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
+    for part in ("figures", "intervals"):
+        assert two.pop(part) == pytest.approx(one.pop(part), rel=1e-6)
+    assert [row["title"] for row in two.pop("nearest")] == [row["title"] for row in one.pop("nearest")]
+    assert one == two and one["queries"] == 6
 
 
 def test_ranks_share_tracks_and_queries_and_count_none_twice(tmp_path):

@@ -10,20 +10,22 @@ import pytest
 
 from millrace.music import merge_feature_index
 from millrace.music.features.index import FeatureIndex
+from millrace.music.features.metadata import Record
 from millrace.music.features.track import write_tracks
-from tests.music.features.trees import add_group, cqt, scanned
+from tests.music.features.trees import add_group, cqt, scanned, write_mm
 
 COMMAND = "--merge merge.json --tables features --coverage out/coverage.json --output out/features.index"
 SPLITS = {"train": {"C-1": "abc", "C-2": "dx", "C-3": "ef"}, "test": {"C-4": "gh"}}
 
 
-def write_tree(folder, splits=SPLITS, ids="abcdefgh"):
+def write_tree(folder, splits=SPLITS, ids="abcdefgh", hops=()):
     (folder / "h5").mkdir(exist_ok=True)
     names = []
     for number, part in enumerate((ids[:4], ids[4:])):
         with h5py.File(folder / f"h5/{number}.h5", "w") as h5:
             for n, name in enumerate(part):
-                add_group(h5, name, cqt(4 * number + n), {"hop_s": 0.02})
+                hop = dict(hops).get(name, 0.02)
+                add_group(h5, name, cqt(4 * number + n), {"hop_s": hop} if hop else {})
         names.append(f"h5-{number}.h5")
         write_tracks(folder / f"features/{names[-1]}.parquet", scanned(folder / "h5", [f"{number}.h5"]))
     for split, cliques in splits.items():
@@ -67,6 +69,43 @@ def test_all_partitions_become_one_index_with_its_coverage(tree):
     assert list(json.loads((tree / "out/train.json.filtered").read_text())) == ["C-1", "C-3"]
 
 
+def test_too_much_missing_of_any_split_stops_the_index(tree, capsys):
+    write_tree(tree, {"train": {"C-1": "abcd"}, "valid": {"C-2": "ef"}, "test": {"C-3": "ghxyz"}})
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.5"]) == 1
+    assert "test: 3 of 5 versions have no features" in capsys.readouterr().err
+
+
+def test_tracks_that_are_used_and_remarkable_are_listed(tree):
+    write_tree(tree, hops=[("a", 0.01)])  # 12 s
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 0
+    remarks = [(row["id"], row["reason"]) for row in rows(tree / "out/remarks.jsonl")]
+    assert remarks == [("a", "shorter_than_shingle")]
+    assert json.loads((tree / "out/ledger.json").read_text())["warnings"] == {"shorter_than_shingle": 1}
+
+
+def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):
+    write_tree(tree, {"train": {"C-1": "ab"}, "valid": {"C-2": "cd"}, "test": {"C-3": "dg"}})
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    assert "1 recording are in two splits, first id d, split valid, other test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prefer, hours", [("h5", 1200 * 0.02), ("mm", 600 * 0.1)])
+def test_hours_are_those_of_the_files_that_are_read(tree, prefer, hours):
+    write_tree(tree, {"train": {"C-1": "ab"}}, ids="ab")
+    write_mm(tree / "mm", "a", cqt(7, 600).T, folder="aa")
+    records = {"aa": [Record("a", mm="aa/a.mm", hop=0.1)]}
+    write_tracks(tree / "features/mm-aa.parquet", scanned(tree / "mm", mm=["aa"], records=records))
+    content = json.loads((tree / "merge.json").read_text())
+    content["partitions"].append("mm-aa")
+    content["roots"]["mm"] = "mm"
+    (tree / "merge.json").write_text(json.dumps(content))
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--prefer", prefer]) == 0
+    coverage = json.loads((tree / "out/coverage.json").read_text())
+    # Track a as it is read, b of HDF5.
+    assert coverage["hours"] == pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
+    assert coverage["splits"][0]["hours"] == pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
+
+
 def test_too_much_missing_stops_without_an_index(tree, capsys):
     write_tree(tree)
     assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.1"]) == 1
@@ -75,6 +114,42 @@ def test_too_much_missing_stops_without_an_index(tree, capsys):
         in capsys.readouterr().err
     )
     assert not (tree / "out/features.index").exists() and (tree / "out/missing.jsonl").exists()
+
+
+def test_a_track_of_another_hop_is_a_reject_and_too_many_stop_the_index(tree, capsys):
+    write_tree(tree, hops=[("a", 0.03)])
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.4"]) == 0
+    assert len(FeatureIndex("out/features.index")) == 7
+    (reject,) = (row for row in rows(tree / "out/rejects.jsonl") if row["reason"] == "other_hop")
+    assert (reject["id"], reject["file"], reject["key"]) == ("a", "0.h5", "a/cqt")
+    lost = [row["reason"] for row in rows(tree / "out/missing.jsonl") if row.get("id") == "a"]
+    assert [reason.partition(":")[0] for reason in lost] == ["other_hop"]
+    ledger = json.loads((tree / "out/ledger.json").read_text())
+    assert (ledger["rows_in"], ledger["rows_out"], ledger["rejected"]) == (8, 7, {"other_hop": 1})
+
+    write_tree(tree, hops=[("a", 0.03), ("e", 0.03)])
+    (tree / "out/features.index").unlink()
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.4"]) == 1
+    words = "train: 3 of 7 versions have no features, more than max_missing_fraction 0.4 allows "
+    assert words + "(2 other_hop, 1 absent)" in capsys.readouterr().err
+    assert not (tree / "out/features.index").exists()
+
+
+def test_tracks_without_a_hop_are_said_and_records_without_a_pointer_count(tree, capsys):
+    write_tree(tree, hops=[("a", None), ("b", None), ("c", 0.1)])
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 0
+    words = "2 of 8 tracks state no hop and are read at 0.02 s"
+    assert words in capsys.readouterr().err
+    assert words in json.loads((tree / "out/coverage.json").read_text())["hop_note"]
+    content = json.loads((tree / "merge.json").read_text())
+    content["jsonl"] |= {"loose": "a digest", "path": "a.jsonl"}
+    (tree / "merge.json").write_text(json.dumps(content))
+    lines = [{"youtube_id": "a", "duration_s": 240}, {"youtube_id": "b", "hop_s": 0.1, "duration_s": 120}]
+    (tree / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 0
+    assert "state no hop" not in capsys.readouterr().err
+    reasons = {row.get("id"): row["reason"] for row in rows(tree / "out/rejects.jsonl")}
+    assert reasons["a"] == "duration_contradicts" and "b" not in reasons
 
 
 def test_splits_of_one_file_name_are_refused(tree, capsys):

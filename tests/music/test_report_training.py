@@ -10,6 +10,23 @@ from millrace.music.features.splits import coverage, read_split
 from tests.music.versions import SIZES, corpus, overrides
 
 
+def test_the_page_sums_over_the_splits_and_shows_each(tmp_path):
+    splits = [
+        {"split": "train", "cliques": 40, "cliques_found": 30, "versions": 200, "versions_found": 150},
+        {"split": "test", "cliques": 5, "cliques_found": 4, "versions": 10, "versions_found": 7},
+    ]
+    splits[0] |= {"missing": 50, "missing_fraction": 0.25, "hours": 12.25}
+    splits[1] |= {"missing": 3, "missing_fraction": 0.3, "hours": 0.5}
+    coverage = {"splits": splits, "tracks": 1234, "hours": 99.5}
+    (tmp_path / "coverage.json").write_text(json.dumps(coverage))
+    flags = ["--coverage", f"{tmp_path}/coverage.json", "--output", f"{tmp_path}/page.html"]
+    assert report_training.main(flags) == 0
+    plain = " ".join(re.sub(r"<[^>]+>", " ", (tmp_path / "page.html").read_text()).split())
+    assert "train 40 30 200 150 75.0 % 12.2" in plain and "test 5 4 10 7 70.0 % 0.5" in plain
+    tiles = plain[: plain.index("train 40")]
+    assert all(number in tiles for number in ("1,234", "99.5 h", "53"))
+
+
 def test_the_page_shows_coverage_figures_and_nearest_versions(tmp_path):
     index = corpus(tmp_path)
     split = json.loads((tmp_path / "test.json").read_text())

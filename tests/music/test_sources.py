@@ -66,6 +66,10 @@ CHANGES = {
         {"h5-chunk_00000.h5", "h5-chunk_00001.h5", "h5-chunk_00002.h5"},
         "0 records changed, 3 new (x0, x1, x2), 0 gone; 1 list changed (a.jsonl: 3 ids more), "
         "0 new, 0 gone -> 3 of 5 partitions and the index"),
+    "hop without a pointer": (lambda t: t.write([*t.rows, {"youtube_id": "id_", "hop_s": 0.1}]), set(),
+        "1 list changed (a.jsonl: 1 ids more), 0 new, 0 gone -> the index"),
+    "duration of a pointer": (lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "duration_s": 9}]),
+        {"h5-chunk_00003.h5"}, "1 record changed (id39: duration), 0 new, 0 gone -> 1 of 5 partitions"),
     "delete": (lambda t: t.write(t.rows[:-1]), {"h5-chunk_00003.h5"},
         "0 records changed, 0 new, 1 gone (id39)"),
     "a key added later": (lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_key": "/a"}]),
@@ -112,6 +116,20 @@ def test_a_pointer_leads_to_a_file_that_comes_later(tmp_path):
     assert tree.sync().notes == []
     partition = json.loads((tree.partitions / "mm-ab.json").read_text())
     assert partition["records"] == [{"id": "zz", "mm": "ab/later.mm", "hop": 0.1}]
+
+
+def test_what_is_said_without_a_pointer_makes_the_merge_pending_when_it_changes(tmp_path):
+    tree = Tree(tmp_path)
+    merge = tree.partitions / "merge/all.json"
+    tree.sync()
+    assert "path" not in json.loads(merge.read_text())["jsonl"]
+    contents = []
+    for duration in (60, 60, 300):
+        tree.write([*tree.rows, {"youtube_id": "loose", "duration_s": duration}])
+        tree.sync()
+        contents.append(merge.read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+    assert json.loads(contents[2])["jsonl"]["path"] == tree.settings.jsonl
 
 
 def test_places_without_features_are_named(tmp_path, monkeypatch):

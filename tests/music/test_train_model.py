@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,13 @@ import yaml
 from millrace.common.errors import MillraceError
 from millrace.common.training import loop
 from millrace.common.training.ranks import Ranks, adopt_slurm_tasks
-from millrace.music import train_model
+from millrace.music import build_feature_index, train_model
 from millrace.music.models.published import load_published
 from millrace.music.training import conf, run
 from millrace.music.training.task import VersionTask
-from tests.music.versions import SIZES, corpus, overrides
+from tests.music.versions import SIZES, TINY, corpus, overrides
+
+ROOT = Path(__file__).parents[2]
 
 LOSSES = ("l_main", "l_cent", "l_cont", "v_dpos", "v_dneg", "v_zmax", "v_zmean", "v_zstd")
 
@@ -68,6 +73,21 @@ def test_a_run_writes_the_originals_names_and_goes_on_exactly(tmp_path, monkeypa
     run.run(chosen, Path("logs/stopped"))
     assert lines(Path("logs/stopped")) == whole
 
+    # Asked to stop there, it saves: means of the epoch are those of the batches before and after.
+    def ask(step: int) -> None:
+        if step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    chosen = conf.read([*arguments, "jobname=asked"])
+    monkeypatch.setattr(run.loop, "train", lambda *of: train(*of, on_step=ask))
+    with pytest.raises(SystemExit) as ended:
+        run.run(chosen, Path("logs/asked"))
+    assert ended.value.code == 75
+    monkeypatch.setattr(run.loop, "train", train)
+    run.run(chosen, Path("logs/asked"))
+    asked = [row for row in lines(Path("logs/asked")) if row["event"] == "eval"]
+    assert asked == [row for row in whole if row["event"] == "eval"]
+
 
 def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):
     corpus(tmp_path)
@@ -88,7 +108,6 @@ def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):
         ("fabric.ngpus=2", "fabric.nnodes 1 x fabric.ngpus 2 make 2, but 1 process was started"),
         ("fabric.accelerator=cuda", "Set fabric.accelerator=cpu"),
         ("path.index=", "path.index is not set"),
-        ("model.cqt.hoplen=0.03", "of which no whole number makes the model's frame"),
         ("training.batchsize=50", "make no batch of 50 anchors"),
     ],
 )
@@ -100,10 +119,76 @@ def test_what_cannot_train_is_refused(tmp_path, override, message, monkeypatch):
     assert message in str(error.value)
 
 
+def test_a_stated_hop_of_which_no_whole_number_makes_a_frame_is_refused(tmp_path):
+    corpus(tmp_path, hop=0.02)
+    with pytest.raises(MillraceError, match=r"hop 0\.02 s, of which no whole number makes"):
+        run.run(conf.read(overrides(tmp_path, "model.cqt.hoplen=0.03")), tmp_path / "run")
+
+
+def test_tracks_that_state_no_hop_have_that_of_the_training_configuration(tmp_path, caplog):
+    corpus(tmp_path)  # whose index was built with 0.02 s
+    stated = VersionTask(conf.read(overrides(tmp_path)), tmp_path)
+    coarse = conf.read(overrides(tmp_path, "model.cqt.hoplen=0.1", "model.cqt.pool=1"))
+    task = VersionTask(coarse, tmp_path)
+    assert set(stated.features.cliques["train"].hops) == {0.02}
+    assert set(task.features.cliques["train"].hops) == {0.1}
+    assert "30 of 30 tracks state no hop and are read at model.cqt.hoplen, 0.1 s" in caplog.text
+    # A stored frame is a frame of the model then.
+    cliques, reader = task.features.cliques["train"], task.features.reader
+    assert reader.length(int(cliques.frames[0]), float(cliques.hops[0])) == cliques.frames[0] == 700
+
+
 def test_a_split_without_two_cliques_is_refused_by_its_file(tmp_path):
     corpus(tmp_path, {**SIZES, "valid": (1, 2)})
     with pytest.raises(MillraceError, match=r"valid\.json: 1 clique of two recordings"):
         run.run(conf.read(overrides(tmp_path)), tmp_path / "run")
+
+
+def started(folder: Path, *more: str) -> subprocess.Popen:
+    """The step as typed, in a process of its own, on a corpus in `folder`."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment["PYTHONPATH"] = f"{ROOT}/scripts:{ROOT}"
+    command = [sys.executable, "-m", "millrace.music.train_model", *overrides(folder, *more)]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_example_trains_once_the_command_of_its_error_has_built_the_index(tmp_path, monkeypatch, capsys):
+    corpus(tmp_path / "data")
+    (tmp_path / "data/features.index").unlink()
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load((ROOT / "docs/examples/dvi-h5.yaml").read_text())
+    content["path"] |= {"h5_root": "data", "jsonl": "", "splits": "data"}
+    Path("dvi-h5.yaml").write_text(yaml.safe_dump(content))
+    small = [*TINY, "training.batchsize=4", "data.nworkers=0", "training.numepochs=1", "limit_batches=1"]
+    typed = ["jobname=dvi-h5", "conf=dvi-h5.yaml", "fabric.nnodes=1", "fabric.ngpus=1"]
+    typed += [*small, "fabric.accelerator=cpu"]
+    assert train_model.main(typed) == 1
+    said = capsys.readouterr().err
+    command = "--h5-root data --hop 0.02 --pool 5 --out cache/discogs_h5_index.pt"
+    assert "discogs_h5_index.index: there is no index of features" in said
+    assert f"python -m millrace.music.build_feature_index {command}" in said
+    assert build_feature_index.main(command.split()) == 0
+    assert train_model.main(typed) == 0
+    assert json.loads(Path("logs/dvi-h5/metrics.json").read_text())["epochs"] == 1
+
+
+def test_several_ranks_typed_plainly_are_started(tmp_path):
+    corpus(tmp_path)
+    ended = started(tmp_path, "jobname=two", "fabric.nnodes=1", "fabric.ngpus=2", "training.numepochs=1")
+    _, said = ended.communicate(timeout=300)
+    assert ended.returncode == 0, said
+    summary = json.loads((tmp_path / "logs/two/metrics.json").read_text())
+    assert (summary["ranks"], summary["epochs"]) == (2, 1)
+    (line,) = (row for row in lines(tmp_path / "logs/two") if row["event"] == "train")
+    (before, after) = (row for row in lines(tmp_path / "logs/two") if row["event"] == "eval")
+    # Means are those of the batches of both ranks, and of all queries.
+    assert line["world_size"] == 2
+    assert after["metrics"]["train/l_main"] == pytest.approx(line["loss"], rel=1e-5)
+    alone = run.run(conf.read(overrides(tmp_path, "training.numepochs=1")), tmp_path / "logs/one")
+    figures = {name: value for name, value in alone["first_evaluation"].items() if name.startswith("valid/")}
+    assert len(figures) > 10
+    assert {name: before["metrics"][name] for name in figures} == pytest.approx(figures, rel=1e-5)
 
 
 def test_tasks_of_srun_are_ranks(monkeypatch):

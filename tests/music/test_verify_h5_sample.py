@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import h5py
 import pytest
@@ -12,7 +13,7 @@ import yaml
 from millrace.music import verify_h5_sample
 from millrace.music.features.track import Contract
 from millrace.music.features.verification import facts
-from tests.music.features.trees import add_group, cqt, indexed
+from tests.music.features.trees import add_group, cqt, indexed, write_mm
 
 
 @pytest.fixture
@@ -47,6 +48,28 @@ def test_tracks_are_shown_with_all_facts(tree, capsys, chosen, ids):
     assert {"min", "mean", "max", "nan"} <= lines.keys() and ("origins" in lines) == ("verbose" in chosen)
     tracks = json.loads((tree / "facts.json").read_text())["tracks"]
     assert [track["id"] for track in tracks] == ids and (tree / "a.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "flag, configured, source",
+    [
+        ("", "h5", "h5"),
+        ("", "mm", "mm"),
+        ("--prefer mm", "h5", "mm"),
+        ("--prefer h5", "mm", "h5"),
+    ],
+)
+def test_prefer_counts_before_the_configuration(tmp_path, monkeypatch, flag, configured, source):
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("a.h5", "w") as h5:
+        add_group(h5, "abcdefghijk", cqt(1), {"hop_s": 0.02})
+    write_mm(tmp_path, "abcdefghijk", cqt(2).T)
+    indexed(tmp_path, ["a.h5"], ["ab"])
+    content = {"path": {"index": "features.index"}, "data": {"prefer": configured}}
+    Path("dvi.yaml").write_text(yaml.safe_dump(content))
+    arguments = shlex.split(f"--conf dvi.yaml --id abcdefghijk {flag} --output facts.json")
+    assert verify_h5_sample.main(arguments) == 0
+    assert json.loads(Path("facts.json").read_text())["tracks"][0]["source"] == source
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,14 @@ TINY = ["model.name=clews-tiny", "model.shingling.len=4", "model.shingling.hop=4
 
 
 def corpus(
-    folder: Path, sizes: dict[str, tuple[int, int]] = SIZES, frames: int = 700, chunks: int = 2
+    folder: Path,
+    sizes: dict[str, tuple[int, int]] = SIZES,
+    frames: int = 700,
+    chunks: int = 2,
+    hop: float | None = None,
 ) -> FeatureIndex:
-    """Splits with (cliques, versions of each), and features of 14 s by 0.02 s in HDF5 files, indexed."""
+    """Splits with (cliques, versions of each), and features of 14 s by 0.02 s in HDF5 files, indexed; the
+    files state their hop if it is given."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [h5py.File(folder / f"chunk_{number:05}.h5", "w") for number in range(chunks)]
     tune = track = 0
@@ -33,7 +38,8 @@ def corpus(
                 name = trees.number(track)
                 values = np.roll(base, version, 1)[version : version + frames - 7 * version]
                 values = values + 0.05 * trees.cqt(1000 + track, len(values))
-                trees.add_group(files[track % chunks], name, values.astype(np.float32))
+                attributes = {"hop_s": hop} if hop else {}
+                trees.add_group(files[track % chunks], name, values.astype(np.float32), attributes)
                 rows = content.setdefault(f"C-{tune}", [])
                 rows.append({"version_id": f"V-{track}", "youtube_id": name})
         (folder / f"{split}.json").write_text(json.dumps(content))

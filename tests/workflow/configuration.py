@@ -1,12 +1,16 @@
-"""docs/configuration.md out of the schemas: `python -m tests.workflow.configuration` writes it, a test
-compares it."""
+"""docs/configuration.md out of the schemas and the keys of music's training configuration: `python -m
+tests.workflow.configuration` writes it, a test compares it."""
 
 from __future__ import annotations
 
+import html
 import json
+import math
 from collections.abc import Iterator
 
 from millrace.common.workflow.config import DEFAULT_LANES, LANES, load_schema
+from millrace.music.models.config import ClewsConfig
+from millrace.music.training import conf_keys
 from tests.workflow.workflow import ROOT
 
 PAGE = ROOT / "docs/configuration.md"
@@ -49,9 +53,48 @@ def page() -> str:
     parts = [HEAD.format(lanes=", ".join(f"`{lane}`" for lane in DEFAULT_LANES))]
     for lane in LANES:
         schema = load_schema(ROOT / f"rules/schemas/{lane}.schema.yaml")
-        parts.append(f"\n## {lane}\n\n| Key | Takes | Default | Meaning |\n| --- | --- | --- | --- |\n")
+        parts.append(f"\n## {lane}\n\n{HEADS}")
         parts += [f"{row}\n" for row in rows(schema["properties"], schema)]
+    parts += [
+        f"\n## {title}\n\n{HEADS}" + "".join(f"{row}\n" for row in table) for title, table in music_tables()
+    ]
     return "".join(parts)
+
+
+HEADS = "| Key | Takes | Default | Meaning |\n| --- | --- | --- | --- |\n"
+
+
+def music_tables() -> list[tuple[str, list[str]]]:
+    """Titles and rows of the keys of a training configuration, and of those of an evaluation."""
+    meanings = ClewsConfig.meanings()
+    model = [conf_keys.Key(name, default, meanings[name]) for name, default in ClewsConfig().keys().items()]
+    training = [*conf_keys.TRAINING, *model, *conf_keys.AUGMENTATIONS]
+    return [
+        (
+            "music: a training configuration (music.conf, conf=FILE, a.b=c)",
+            [music_row(key) for key in training],
+        ),
+        ("music: an evaluation (evaluate_model a=b)", [music_row(key) for key in conf_keys.EVALUATION]),
+    ]
+
+
+def music_row(key: conf_keys.Key) -> str:
+    """A row of the table of these keys."""
+    kinds = {
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        str: "string",
+        list: "list",
+        type(None): "number",
+    }
+    takes = " or ".join(f"`{value}`" for value in key.among) or kinds[type(key.default)]
+    if key.at_least:
+        takes += f", at least {key.at_least:g}"
+    if key.at_most < math.inf:
+        takes += f", at most {key.at_most:g}"
+    default = "" if key.default is None else f"`{json.dumps(key.default)}`"
+    return f"| `{key.name}` | {takes} | {default} | {html.escape(key.meaning, quote=False)} |"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.music.features import partition as partitions
 from millrace.music.features.index import index_path
-from millrace.music.features.merging import merge_all
+from millrace.music.features.merging import apply_records, lines, merge_all
 from millrace.music.features.metadata import Metadata, place_records, read_metadata
 from millrace.music.features.old_index import read_old_index, write_old_index
 from millrace.music.features.roots import SPLITS, Root, split_files
@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> None:
         tracks = list(partitions.build(partition, contract))
         said = partitions.report("build_feature_index", partition.id, tracks, contract)
         cli.log.info("%s", Ledger.from_dict(said["ledger"]).line())
+        cli.log.info("%s", partitions.hop_note(tracks, contract) or "all tracks state their hop")
         atomic.write_json(args.report, said)
         return write_tracks(args.output, tracks)
     if args.partition or not (args.h5_root or args.mm_root):
@@ -67,16 +68,13 @@ def main(argv: list[str] | None = None) -> None:
     problems = metadata.problems + wrong
     for row in problems[:5]:
         cli.log.warning("%s: %s: %s", args.jsonl, row["reason"], row["problem"])
-    parts = (
-        partitions.FeaturePartition(path, kind, roots[kind], path, pointing.get(path, []))
-        for kind, folder in folders.items()
-        for path in folder.places(kind)
-    )
-    tracks = [track for part in parts for track in partitions.build(part, contract)]
+    tracks = partitions.build_folders(folders, pointing, contract)
+    apply_records(tracks, metadata.records, contract)
     splits = split_files(args.splits) if args.splits else {}
     path = index_path(args.out)
     result = merge_all(path, tracks, roots, splits, contract, problems)
-    cli.log.info("%s", Ledger.from_dict(result["ledger"]).line())
+    for line in lines(result):
+        cli.log.info("%s", line)
     if args.out != path:
         write_old_index(args.out, path)
     cli.log.info("%d tracks, %.1f h: %s", result["tracks"], result["hours"], os.fspath(args.out))

@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 
 from millrace.common import atomic, cli, jsonl
-from millrace.common.ledger import Ledger
 from millrace.common.report.figures import save_svg
-from millrace.music.features.merging import coverage_chart, merge_all
+from millrace.music.features.merging import apply_records, coverage_chart, lines, merge_all
+from millrace.music.features.metadata import read_metadata
 from millrace.music.features.track import Contract, read_tracks
 
 
@@ -48,14 +48,15 @@ def main(argv: list[str] | None = None) -> None:
     tracks = [track for name in names for track in read_tracks(args.tables / f"{name}.parquet")]
     contract = Contract(args.bins, args.hop, args.pool, resample=args.resample)
     places, problems = (content["roots"], content["splits"]), content["jsonl"].get("problems", [])
+    if content["jsonl"].get("loose"):
+        apply_records(tracks, read_metadata(content["jsonl"]["path"]).records, contract)
     choices = {name: getattr(args, name) for name in ("prefer", "on_leak", "max_missing_fraction")}
     result = merge_all(args.output, tracks, *places, contract, problems, **choices)
     atomic.write_json(args.coverage, result | {"jsonl": content["jsonl"].get("counts", {})})
     if args.picture:
         save_svg(args.picture, coverage_chart(result["splits"], result["tracks"], result["hours"]))
-    cli.log.info("%s", Ledger.from_dict(result["ledger"]).line())
-    for split in result["splits"]:
-        cli.log.info("%s", split["line"])
+    for line in lines(result):
+        cli.log.info("%s", line)
 
 
 if __name__ == "__main__":

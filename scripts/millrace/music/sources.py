@@ -23,7 +23,7 @@ from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 # Keys whose effect is said otherwise, or that no job of the index reads.
 QUIET_KEYS = {"h5_root", "mm_root", "jsonl", "splits"}
 REMEDY = "run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root"
-_VERSION = 3  # of the partition files
+_VERSION = 4  # of the partition files
 DEMO = Path("resources/music/demo")
 _EXPECTED = {
     "h5": ("HDF5 files (*.h5)", "*.h5", "*.hdf5"),
@@ -103,7 +103,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         shown |= {settings.jsonl: facts["ids"]} if facts else {}
         merge: dict = {"partitions": list(stats), "splits": files, "lists": shown}
         merge["roots"] = {kind: str(root.path) for kind, root in roots.items()}
-        merge["jsonl"] = {key: facts[key] for key in ("counts", "problems") if facts}
+        merge["jsonl"] = {key: facts[key] for key in ("counts", "problems", "loose") if facts}
+        merge["jsonl"] |= {"path": settings.jsonl} if facts and facts["loose"] else {}
         contents.others = {"merge": {"all": merge}}
 
     assignment = partitions.Assignment(folder / "index/assignment.jsonl", 1)  # of nothing: names say it all
@@ -128,7 +129,7 @@ def _stat(path: Path) -> partitions.Stat:
 
 def _row(record: Any) -> dict:
     """A record without what it does not say; its `h5` is the partition's file."""
-    names = ("id", "key", "mm", "hop", "shape")
+    names = ("id", "key", "mm", "hop", "shape", "duration")
     return {name: value for name in names if (value := getattr(record, name)) is not None}
 
 
@@ -144,7 +145,11 @@ def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
         notes.append(f"{name}: {count} to nothing, such as {row['id']}: {row['problem']}")
     counts = {"ids": len(metadata.ids), "pointers": len(metadata.records), **metadata.counts}
     ids = f"{len(metadata.ids)} ids, {jsonl.digest(sorted(metadata.ids))}"
-    return {"notes": notes, "problems": metadata.problems + wrong, "counts": counts, "ids": ids}
+    # Of records without an HDF5 file the merge compares these with the tracks, so that it reads the JSONL.
+    said = sorted((each.id, each.hop, each.duration) for each in metadata.records.values() if each.h5 is None)
+    loose = [row for row in said if row[1] or row[2]]
+    result = {"notes": notes, "problems": metadata.problems + wrong, "counts": counts, "ids": ids}
+    return result | {"loose": jsonl.digest(loose) if loose else ""}
 
 
 def _split_digest(path: str) -> str:
@@ -172,7 +177,7 @@ def _noun(name: str) -> str:
 def _kinds(old: Any, new: Any) -> list[str]:
     """What differs between two states of a file or folder, a record, or a list."""
     if isinstance(old, dict):
-        return [name for name in ("key", "mm", "hop", "shape") if old.get(name) != new.get(name)]
+        return [name for name in ("key", "mm", "hop", "shape", "duration") if old.get(name) != new.get(name)]
     if isinstance(old, str):
         (before, noun), (now, _) = (each.split(",")[0].split(" ") for each in (old, new))
         more = int(now) - int(before)

@@ -30,4 +30,5 @@ def facts() -> dict[str, str]:
         return {}
     coverage = jsonl.read(COVERAGE)
     lines = [f"{coverage['tracks']:,} tracks in the index", *(each["line"] for each in coverage["splits"])]
+    lines += filter(None, [coverage.get("hop_note")])
     return {COVERAGE: "; ".join(lines)}

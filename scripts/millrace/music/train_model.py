@@ -1,22 +1,24 @@
 """Train a version matcher (CLEWS) on precomputed CQT features, alone or as one of several ranks.
 
-    python -m millrace.music.train_model jobname=dvi-h5 conf=dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=1
-    srun --ntasks-per-node=2 python -u -m millrace.music.train_model jobname=dvi-h5 conf=... fabric.ngpus=2
+    python -m millrace.music.train_model jobname=dvi-h5 conf=dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=2
 
-Keys of the configuration and their defaults: millrace.music.training.conf. Writes configuration.yaml,
-metrics.jsonl, TensorBoard events, checkpoints and, at the end, metrics.json into <path.logs>/<jobname>; the
-same command goes on from the last checkpoint.
+With fabric.ngpus above 1 it starts its ranks on this node, unless srun or torchrun has started them. Keys of
+the configuration and their defaults: docs/configuration.md. Writes configuration.yaml, metrics.jsonl,
+TensorBoard events, checkpoints and, at the end, metrics.json into <path.logs>/<jobname>; the same command
+goes on from the last checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sys
 from pathlib import Path
 
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
-from millrace.common.training import ranks
+from millrace.common.training import launch, ranks
 from millrace.music.training import conf as configuration
 
 
@@ -31,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 @cli.step
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int | None:
     args = make_parser().parse_args(argv)
     conf = configuration.read(args.overrides)
     folder = Path(
@@ -40,6 +42,10 @@ def main(argv: list[str] | None = None) -> None:
     if not (args.output_dir or args.metrics or conf["jobname"]):
         raise MillraceError("the run has no name", remedy="Write jobname=NAME")
     ranks.adopt_slurm_tasks()
+    count = conf["fabric.ngpus"]
+    if count > 1 and conf["fabric.nnodes"] == 1 and "RANK" not in os.environ:
+        words = ["--standalone", "--nproc-per-node", str(count), "-m", "millrace.music.train_model"]
+        return launch.main([*words, *(sys.argv[1:] if argv is None else argv)])
     ranks.end_with_launcher(signal.SIGKILL)
     import torch
 
@@ -49,6 +55,7 @@ def main(argv: list[str] | None = None) -> None:
     if summary := run.run(conf, folder):
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
         cli.log.info("%s: %d epochs done; metrics.json is there", folder, summary["epochs"])
+    return None
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--id", help="id of a track, instead of --index; --id=-abc where it begins with a dash")
     add("--sample", type=cli.positive_int, default=4, help="so many tracks drawn at random, if none is named")
     add("--seed", type=int, default=43, help="seed of the sample")
-    add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
+    prefer = "what is read if a recording has both (default: data.prefer of --conf, else h5)"
+    add("--prefer", choices=["h5", "mm"], help=prefer)
     add("--verbose", action="store_true", help="print also where each fact is from")
     add("--picture", help="picture to write, .png or .svg")
     add("--output", help="facts (JSON) to write; they are then printed on stderr")
@@ -42,16 +43,17 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     place, files, roots = args.feature_index, split_files(args.splits or ""), {}
+    prefer, contract = args.prefer or "h5", None
     if args.conf:
         settings = conf.read([], args.conf)
-        args.prefer = settings["data.prefer"]
+        prefer, contract = args.prefer or settings["data.prefer"], settings.contract()
         place = place or settings["path.index"]
         files = files or {name: settings[f"path.splits.{name}"] for name in SPLITS}
         roots = {kind: path for kind in ("h5", "mm") if (path := settings[f"path.{kind}_root"])}
     if not place:
         raise MillraceError("no index to read", args.conf, "Give --feature-index, or --conf with path.index")
-    index = FeatureIndex(index_path(place), roots)
-    contract = settings.contract() if args.conf else index.contract
+    index = FeatureIndex(index_path(place), roots, contract and contract.hop)
+    contract = contract or index.contract
     if args.id is not None or args.index is not None:
         name = split_name(args.split)
         numbers = [verification.number_of(index, files.get(name, ""), name, args.index, args.id)]
@@ -60,13 +62,13 @@ def main(argv: list[str] | None = None) -> None:
             len(index), min(args.sample, len(index)), replace=False
         )
         numbers = sorted(draw.tolist())
-    facts = [verification.facts(index, number, contract, args.prefer) for number in numbers]
+    facts = [verification.facts(index, number, contract, prefer) for number in numbers]
     log = sys.stderr if args.output else sys.stdout
     for track in facts:
         shown = track if args.verbose else {key: of for key, of in track.items() if key != "origins"}
         print("\n".join(f"{key:12} {value}" for key, value in shown.items()) + "\n", file=log)
     if args.picture:
-        verification.write_picture(args.picture, index, numbers, contract, args.prefer)
+        verification.write_picture(args.picture, index, numbers, contract, prefer)
     if args.output:
         atomic.write_json(args.output, {"tracks": facts})
 

@@ -254,14 +254,15 @@ def test_the_index_of_the_original_script_is_written_and_read_back(tmp_path):
     index = indexed(tmp_path, h5=["a.h5"], mm=["ab", "-_"])
     write_old_index(tmp_path / "old.pt", index.path)
     mapping = torch.load(tmp_path / "old.pt", weights_only=True)
-    common = {"hop_s": 0.02, "shape": [84, 1200]}
+    shape = {"shape": [84, 1200]}
     h5 = {"h5_file": "a.h5", "h5_key": "abcdefghijk/cqt"}
+    # What states no hop has none there either: not the number of this index, which would be taken as stated.
     assert mapping == {
-        "abcdefghijk": {**h5, "mm_path": "ab/abcdefghijk.mm", **common},
-        "-_cdefghijk": {"mm_path": "-_/-_cdefghijk.mm", **common},
+        "abcdefghijk": {**h5, "mm_path": "ab/abcdefghijk.mm", "hop_s": 0.02, **shape},
+        "-_cdefghijk": {"mm_path": "-_/-_cdefghijk.mm", "hop_s": None, **shape},
     }
     assert list(read_old_index(tmp_path / "old.pt")) == [
-        Record("-_cdefghijk", None, None, "-_/-_cdefghijk.mm", 0.02, [84, 1200]),
+        Record("-_cdefghijk", None, None, "-_/-_cdefghijk.mm", None, [84, 1200]),
         Record("abcdefghijk", "a.h5", "abcdefghijk/cqt", "ab/abcdefghijk.mm", 0.02, [84, 1200]),
     ]
     torch.save({"-_cdefghijk": {"mm_path": 5, "hop_s": float("nan"), "shape": (0, 84)}}, tmp_path / "old.pt")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.music.features.index import FeatureIndex, merge
+from millrace.music.features.merging import apply_records
 from millrace.music.features.metadata import Record
-from millrace.music.features.partition import build, read_partition, report
+from millrace.music.features.partition import build, hop_note, read_partition, report
 from millrace.music.features.reader import WindowReader
 from millrace.music.features.track import PUBLISHED_HOP, Contract, read_tracks, write_tracks
 from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, number, scanned, write_mm
@@ -179,6 +183,101 @@ def test_the_hop_is_read_from_attributes_of_data_set_group_or_file(tmp_path, att
         assert (round(track.hop, 6), track.facts["hop"]) == (hop, "attribute" if attributes else "config")
 
 
+HOPS = {"attribute": {"hop_s": 0.02}, "jsonl": {}, "config": {}}
+
+
+@pytest.mark.parametrize("origin", HOPS)
+@pytest.mark.parametrize("place", ["data", "group", "jsonl", "mm"])
+@pytest.mark.parametrize(
+    "duration, refused",
+    [
+        (60, ""),
+        (61, ""),
+        (62.9, ""),  # 5 %
+        (64, "duration_contradicts"),
+        (56, "duration_contradicts"),
+        (300, "duration_contradicts"),
+        (60 * 512 / 320 * 16000 / 22050, "duration_contradicts"),  # frames of the published hop
+        (0, ""),  # says nothing
+    ],
+)
+def test_a_hop_that_contradicts_the_tracks_own_duration_is_refused(
+    tmp_path, origin, place, duration, refused
+):
+    record = Record(ID, hop=0.02 if origin == "jsonl" else None)
+    if place in ("jsonl", "mm"):
+        record.duration = duration
+    if place == "mm":
+        write_mm(tmp_path, ID, cqt(1, 3000).T)
+        record.hop = None if origin == "config" else 0.02
+        track = only(scanned(tmp_path, mm=["ab"], records={"ab": [record]}))
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as h5:
+            add_group(h5, ID, cqt(1, 3000), HOPS[origin])
+            for name, item in (("data", h5[f"{ID}/cqt"]), ("group", h5[ID])):
+                item.attrs.update({"duration_s": duration} if name == place else {})
+        record.h5 = "a.h5"
+        track = only(scanned(tmp_path, ["a.h5"], records={"a.h5": [record]}))
+    assert track.refused == refused
+    if refused:
+        assert "3000 frames of 0.02 s" in track.problem and f"{duration:g}" in track.problem
+    elif origin == "config" and duration:
+        # The duration confirms the hop, so that no other configuration replaces it.
+        assert track.facts["hop"] == "duration"
+
+
+def test_a_duration_of_a_long_array_is_none_of_its_tracks(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        h5["data"], h5["ids"] = cqt(1, 3000), np.array(["first______", "second_____"], "S16")
+        h5["lengths"] = [1000, 2000]
+        h5["data"].attrs["duration_s"] = 60
+    records = [Record("second_____", h5="a.h5", key="data", duration=300)]
+    tracks = scanned(tmp_path, ["a.h5"], records={"a.h5": records})
+    refused = {track.id: track.refused for track in tracks if track.key == "data"}
+    assert refused == {"first______": "", "second_____": "duration_contradicts"}
+
+
+@pytest.mark.parametrize(
+    "record, refused, hop",
+    [
+        (Record(ID, duration=24), "", (0.02, "duration")),
+        (Record(ID, duration=120), "duration_contradicts", (0.02, "config")),
+        (Record(ID, duration=120, hop=0.1), "", (0.1, "jsonl")),
+        (Record(number(1), duration=120), "", (0.02, "config")),
+    ],
+)
+def test_records_without_a_pointer_are_compared_with_the_tracks_of_every_file(tmp_path, record, refused, hop):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, cqt(1))
+    (track,) = tracks = scanned(tmp_path, ["a.h5"])
+    apply_records(tracks, {record.id: record}, Contract())
+    assert (track.refused, (track.hop, track.facts["hop"])) == (refused, hop)
+    # Again it comes to the same.
+    apply_records(tracks, {record.id: record}, Contract())
+    assert (track.refused, (track.hop, track.facts["hop"])) == (refused, hop)
+
+
+@pytest.mark.parametrize("origin, words", [("attribute", "hop 0.02 s in the file, 0.1"), ("config", "")])
+def test_a_record_without_a_pointer_whose_hop_is_another_than_the_files_is_refused(tmp_path, origin, words):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, cqt(1), HOPS[origin])
+    (track,) = tracks = scanned(tmp_path, ["a.h5"])
+    apply_records(tracks, {ID: Record(ID, hop=0.1)}, Contract())
+    assert words in track.problem and bool(words) == (track.refused == "hop_contradicts")
+
+
+def test_tracks_that_state_no_hop_are_counted_beside_what_the_others_have(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        for seed, attributes in enumerate([{}, {}, {"hop_s": 0.1}, {"hop_s": 0.1}, {"hop_s": 0.02}]):
+            add_group(h5, number(seed), cqt(seed), attributes)
+        add_group(h5, ID, 0 * cqt(1))
+    words = "2 of 5 tracks state no hop and are read at 0.02 s (contract.hop; in training model.cqt.hoplen)"
+    tracks = scanned(tmp_path, ["a.h5"])
+    assert hop_note(tracks, Contract()) == f"{words}; of the others 2 have 0.1 s, 1 have 0.02 s"
+    stating = [track for track in tracks if track.facts.get("hop") != "config"]
+    assert hop_note(stating, Contract()) == ""
+
+
 def test_a_file_that_is_cut_missing_or_no_hdf5_names_all_that_point_to_it(tmp_path):
     with h5py.File(tmp_path / "cut.h5", "w") as h5:
         for seed in range(3):
@@ -189,6 +288,39 @@ def test_a_file_that_is_cut_missing_or_no_hdf5_names_all_that_point_to_it(tmp_pa
     for file, reason in (("cut.h5", "cut"), ("text.h5", "unreadable"), ("gone.h5", "missing")):
         tracks = scanned(tmp_path, [file], records={file: [Record(ID, h5=file)]})
         assert [(track.id, track.refused) for track in tracks] == [(i, f"file_{reason}") for i in ("", ID)]
+
+
+HUGE = 1 << 44
+
+
+@pytest.mark.parametrize("storage", [{"chunks": (84, 1)}, {"chunks": (84, 1), "compression": "gzip"}, {}])
+def test_a_shape_that_the_file_cannot_hold_refuses_its_track_only(tmp_path, storage):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, number(1), cqt(1))
+        h5.create_dataset(f"{ID}/cqt", (84, HUGE), "<f4", **storage)
+    tracks = scanned(tmp_path, ["a.h5"])
+    assert {track.id: track.refused for track in tracks} == {number(1): "", ID: "not_written"}
+    assert str(HUGE) in tracks[-1].problem
+
+
+def test_a_list_of_ids_larger_than_the_memory_makes_the_file_a_reject(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        h5["data"] = cqt(1)
+        h5.create_dataset("ids", (HUGE,), "S16", chunks=(1024,))
+    assert [track.refused for track in scanned(tmp_path, ["a.h5"])] == ["file_unreadable"]
+
+
+def test_an_mm_larger_than_the_memory_is_a_reject(tmp_path):
+    write_mm(tmp_path, ID, cqt(1).T)
+    os.truncate(write_mm(tmp_path, "ab_huge", cqt(2)), 1 << 37)  # sparse
+    write_mm(tmp_path, "ab_last", cqt(3).T)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 36, before[1]))
+    try:
+        tracks = scanned(tmp_path, mm=["ab"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert {track.id: track.refused for track in tracks} == {ID: "", "ab_huge": "unreadable", "ab_last": ""}
 
 
 def test_a_damaged_chunk_refuses_its_track_only(tmp_path):
@@ -343,12 +475,23 @@ def test_duplicates_are_refused_and_one_is_chosen_for_good(tmp_path):
     assert [Path(entry.file).name for entry in index.entries(0)] == ["a.h5", f"{ID}.mm"]
 
 
-def test_features_that_the_model_cannot_take_stop_the_merge_with_their_name(tmp_path):
+def test_features_that_the_model_cannot_take_are_rejected_with_their_name(tmp_path):
     write_mm(tmp_path, ID, cqt(1).astype("<f2"))
-    with pytest.raises(
-        MillraceError, match=rf"{ID} in ab/{ID}\.mm: hop 0.02322 s, .*frame of 0.1 s.*resample"
-    ):
+    with pytest.raises(MillraceError, match=rf"1 other_hop; {ID}: hop 0.02322 s, .*frame of 0.1 s.*resample"):
         indexed(tmp_path, mm=["ab"])
+    # One among others: these are indexed, and so is another copy of its own.
+    with h5py.File(tmp_path / "a.h5", "w") as a, h5py.File(tmp_path / "b.h5", "w") as b:
+        add_group(a, number(1), cqt(1), {"hop_s": 0.03}), add_group(b, number(1), cqt(1), {"hop_s": 0.02})
+        add_group(a, number(2), cqt(2), {"hop_s": 0.03}), add_group(a, number(3), cqt(3), {"hop_s": 0.1})
+    tracks = scanned(tmp_path, ["a.h5", "b.h5"])
+    rejects = merge(tmp_path / "i", tracks, {"h5": str(tmp_path)}, Contract())
+    assert [(track.id, track.refused) for track in rejects] == [
+        (number(1), "other_hop"),
+        (number(2), "other_hop"),
+    ]
+    assert "hop 0.03 s" in rejects[0].problem and "contract" in rejects[0].problem
+    index = FeatureIndex(tmp_path / "i")
+    assert {index.id(row): hop for row, hop in enumerate(index.hops())} == {number(1): 0.02, number(3): 0.1}
     assert len(indexed(tmp_path, mm=["ab"], contract=Contract(resample=True))) == 1
     with pytest.raises(MillraceError, match="not one track can be used"):
         merge(tmp_path / "i", [], {}, Contract())
@@ -364,6 +507,38 @@ def test_a_table_holds_all_facts_and_is_the_same_bytes_again(tmp_path):
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
     back = read_tracks(tmp_path / "1.parquet")
     assert back[0] == tracks[0] and (back[1].refused, back[1].id) == ("bins", "zzz")
+
+
+def test_a_table_of_several_row_groups_is_read_whole(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        for seed in range(5):
+            add_group(h5, number(seed), cqt(seed, 100))
+    write_tracks(tmp_path / "1.parquet", scanned(tmp_path, ["a.h5"]))
+    pq.write_table(pq.read_table(tmp_path / "1.parquet"), tmp_path / "2.parquet", row_group_size=2)
+    assert pq.ParquetFile(tmp_path / "2.parquet").num_row_groups == 3
+    assert read_tracks(tmp_path / "2.parquet") == read_tracks(tmp_path / "1.parquet")
+
+
+@pytest.mark.parametrize(
+    "storage, remarks",
+    [
+        ({"chunks": (9000, 84), "compression": "gzip"}, ["read_amplification"]),
+        ({"chunks": (9000, 84)}, []),  # what is not compressed is read in parts
+        ({"chunks": (500, 84), "compression": "gzip"}, []),
+    ],
+)
+def test_large_chunks_are_costly_if_they_are_compressed(tmp_path, storage, remarks):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, ID, cqt(1, 9000), {"hop_s": 0.02}, **storage)
+    assert only(scanned(tmp_path, ["a.h5"])).warnings == remarks
+
+
+def test_a_track_is_short_by_its_own_hop(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, number(1), cqt(1, 300), {"hop_s": 0.1})  # 30 s
+        add_group(h5, number(2), cqt(2, 900), {"hop_s": 0.02})  # 18 s
+    remarks = report("build", "p", scanned(tmp_path, ["a.h5"]), Contract())["remarks"]
+    assert [(row["id"], row["reason"]) for row in remarks] == [(number(2), "shorter_than_shingle")]
 
 
 def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):

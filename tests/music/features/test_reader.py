@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 
@@ -84,6 +85,21 @@ def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis,
     published = dtype == "<f2" and time_axis == 0
     assert (entry.hop, entry.facts["hop"]) == ((PUBLISHED_HOP, "inferred") if published else (0.02, "config"))
     np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
+
+
+def test_the_hop_of_tracks_that_state_none_is_that_of_whoever_reads(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        for seed, attributes in ((1, {}), (2, {"hop_s": 0.05}), (3, {"duration_s": 24})):
+            add_group(h5, number(seed), cqt(seed), attributes)
+    write_mm(tmp_path, number(2), cqt(2).T)
+    built = indexed(tmp_path, ["a.h5"], [number(2)[:2]])
+    rows = built.find([number(1), number(2), number(3)])
+    assert built.hops()[rows].tolist() == [0.02, 0.05, 0.02]
+    index = pickle.loads(pickle.dumps(FeatureIndex(built.path, hop=0.1)))
+    assert index.hops()[rows].tolist() == [0.1, 0.05, 0.02]
+    assert index.hops("mm")[rows].tolist() == [0.1, 0.1, 0.02]
+    assert index.unstated()[rows].tolist() == [True, False, False]
+    assert [[track.hop for track in index.entries(row, "h5")] for row in rows] == [[0.1], [0.05, 0.1], [0.02]]
 
 
 def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):

@@ -63,6 +63,18 @@ def test_every_recording_is_an_anchor_once_and_every_batch_has_two_cliques():
     assert np.array_equal(plan.rows, plan_anchors(cliques, 4, 43, 19, 2).rows)
 
 
+def test_what_is_left_out_of_an_epoch_is_counted_after_ranks_have_changed_too():
+    cliques = of([at // 3 for at in range(63)])
+    # 15 blocks of 4: 14 for two ranks; after 3 steps of two ranks 9 are left for one, 8 for two more.
+    assert plan_anchors(cliques, 4, 43, 0, 2).left_out == 63 - 14 * 4
+    assert plan_anchors(cliques, 4, 43, 0, 1, spans=[(2, 3)]).left_out == 63 - 15 * 4
+    rest = plan_anchors(cliques, 4, 43, 0, 4, spans=[(2, 3), (1, 1)])
+    assert (len(rest), rest.left_out) == (2, 63 - (7 + 8) * 4)
+    assert rest.rows.tolist() == plan_anchors(cliques, 4, 43, 0, 1).rows.tolist()[7 * 4 :]
+    # A limit counts steps of the ranks that the epoch began with.
+    assert len(plan_anchors(cliques, 4, 43, 0, 1, spans=[(2, 1)], limit=3)) == 4
+
+
 def test_other_ranks_go_on_with_the_blocks_that_are_left():
     cliques = of([at // 3 for at in range(60)])
     whole = plan_anchors(cliques, 4, 43, 0, 2)

@@ -58,6 +58,58 @@ def test_a_batch_is_versions_by_slot_and_the_originals_list(tmp_path):
     assert 0 in one(dataset(tmp_path, p_samesong=1.0, n_per_class=4), [0]).ii[1:].tolist()
 
 
+def test_the_next_epoch_has_other_versions_windows_and_augmentations(tmp_path):
+    # Of seven versions three: which ones, and in which order, changes.
+    corpus(tmp_path / "many", {"train": (2, 7)})
+    data = dataset(tmp_path / "many", n_per_class=3)
+    versions = [one(data, [0], epoch).ii.tolist() for epoch in range(6)]
+    assert {row[0] for row in versions} == {0} and len({frozenset(row) for row in versions}) > 2
+    # Of two versions the other one, each time from another place, in each slot of its own.
+    corpus(tmp_path / "two", {"train": (2, 2)})
+    data = dataset(tmp_path / "two", n_per_class=3)
+    first, second = one(data, [0], 0), one(data, [0], 1)
+    assert first.ii.tolist() == second.ii.tolist() == [0, 1, 1]
+    assert not any(torch.equal(first.x[slot], second.x[slot]) for slot in range(3))
+    assert not torch.equal(first.x[1], first.x[2])
+    # A window as long as the track has one place; what is drawn of it differs by epoch and slot.
+    drawn = dataset(
+        tmp_path / "two",
+        Geometry(140, 40, 40),
+        n_per_class=3,
+        augment=lambda shingles, draws: torch.full_like(shingles, draws.random()),
+    )
+    numbers = [float(value) for epoch in (0, 1) for value in one(drawn, [0], epoch).x[:, 0, 0, 0]]
+    assert len(set(numbers)) == 6
+    assert [float(value) for value in one(drawn, [0], 0).x[:, 0, 0, 0]] == numbers[:3]
+
+
+def test_windows_are_drawn_from_the_beginning_of_a_track_up_to_maxlen(tmp_path):
+    corpus(tmp_path, {"train": (2, 2)})
+    data = dataset(tmp_path, Geometry(20, 20, 20, 30), n_per_class=2)
+    index, reader = data.reader.windows.index, data.reader
+    frames, hop = int(data.cliques.frames[0]), float(data.cliques.hops[0])
+    track = int(data.cliques.tracks[0])
+    windows = {reader.read(track, frames, hop, start, data.geometry).tobytes() for start in range(11)}
+    seen = {one(data, [0], epoch).x[0].numpy().tobytes() for epoch in range(40)}
+    assert index.frames()[track] == frames and len(seen) > 5 and seen <= windows
+
+
+@pytest.mark.parametrize("value, words", [(float("nan"), "NaN"), (-1.0, "below 0"), (None, "")])
+def test_a_batch_that_is_no_linear_magnitude_is_refused(tmp_path, value, words):
+    corpus(tmp_path, {"train": (2, 2)})
+    data = dataset(tmp_path, n_per_class=2)
+    batch = one(data, [0, 2])
+    if value is None:
+        return data.check(batch)
+    batch.x[0, 0] = value
+    with pytest.raises(MillraceError, match=words):
+        data.check(batch)
+    batch = one(data, [0, 2])
+    batch.x = batch.x.double()
+    with pytest.raises(MillraceError, match=r"shingles are torch\.float64"):
+        data.check(batch)
+
+
 def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetition(tmp_path):
     index = corpus(tmp_path, {"train": (1, 2)})
     windows = WindowReader(index)

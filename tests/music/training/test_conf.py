@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.music import evaluate_model, train_model
-from millrace.music.training import conf
+from millrace.music.features.roots import SPLITS
+from millrace.music.features.track import Contract
+from millrace.music.models.config import ClewsConfig
+from millrace.music.training import conf, conf_keys
 from millrace.music.training.augment import Augmentations
+
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/dvi-h5.yaml"
 
 FILE = """
 path:
@@ -74,6 +80,21 @@ def test_a_file_is_read_whole_over_the_published_defaults(tmp_path):
     parts = Augmentations(chosen.section("augmentations")).chosen
     assert [(name, p) for name, p, _ in parts] == [("specaugment", 0.4)]
     assert len(Augmentations(conf.read([]).section("augmentations")).chosen) == 3
+
+
+def test_the_example_has_known_keys_and_the_published_values():
+    chosen, defaults = conf.read([], str(EXAMPLE)), conf.read([])
+    differing = {key for key in chosen if chosen[key] != defaults[key]}
+    paths = {"path.h5_root", "path.jsonl", "path.index", *(f"path.splits.{name}" for name in SPLITS)}
+    assert differing == {"conf", "training.save_freq", *paths}
+    assert chosen.contract() == Contract()
+
+
+def test_every_key_is_explained_and_has_a_default_that_it_takes():
+    keys = (*conf_keys.TRAINING, *conf_keys.AUGMENTATIONS)
+    meanings = {key.name: key.meaning for key in keys} | ClewsConfig.meanings()
+    assert meanings.keys() == conf.read([]).keys() and all(meanings.values())
+    assert [key.name for key in keys if key.among and key.default not in key.among] == []
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from millrace.music.features import values
 from millrace.music.features.track import Refused
 
+if TYPE_CHECKING:
+    import av
+
 RATE, HOP, BINS, LOWEST = 16_000, 320, 84, 32.70  # Hz, samples, bins of a twelfth of an octave, Hz
 HOP_SECONDS = HOP / RATE
 _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds
+# What a recording may come in. Without a list FFmpeg follows playlists to other files.
+_FORMATS = "aac,aiff,asf,flac,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,ogg,w64,wav"
+
+
+def _opened(path: str | os.PathLike) -> av.container.InputContainer:
+    """The file by its descriptor, so that no name is taken for a protocol or a format."""
+    import av
+
+    descriptor = os.open(path, os.O_RDONLY)
+    options = {"fd": str(descriptor), "protocol_whitelist": "fd", "format_whitelist": _FORMATS}
+    try:
+        return av.open("fd:", "r", options=options, metadata_errors="ignore")
+    finally:
+        os.close(descriptor)
 
 
 def decode(path: str | os.PathLike) -> np.ndarray:
@@ -21,7 +40,7 @@ def decode(path: str | os.PathLike) -> np.ndarray:
 
     blocks, packets, damaged = [], 0, 0
     try:
-        with av.open(os.fspath(path), metadata_errors="ignore") as container:
+        with contextlib.closing(_opened(path)) as container:
             if not container.streams.audio:
                 raise Refused("no_audio", "the file has no audio")
             resampler = av.AudioResampler("flt", "mono", RATE)

@@ -16,7 +16,17 @@ from millrace.common.loading.h5 import is_swmr, open_h5
 from millrace.music.features import h5_labels as labels
 from millrace.music.features import values
 from millrace.music.features.metadata import Record
-from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
+from millrace.music.features.track import (
+    BY_H5PY,
+    CHUNKS,
+    H5,
+    RAW,
+    Contract,
+    Refused,
+    Track,
+    check_duration,
+    decide_hop,
+)
 
 _BLOCK = 1 << 22  # values read at once when a track is checked
 _AMPLIFIED = 4
@@ -90,6 +100,9 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
         elif not (parts or keyed) and owner.lower() in labels.CQT:
             problem = Refused("no_id", f"whose is {name}? Name its group by the id, or state h5_key")
         stated, grid = about("/") | about(group.name) | own_about, cache(partial(_chunk_grid, dataset))
+        # Of one track only: not of all in the group, nor of all in a long array.
+        alone = {} if parts else about(group.name) | own_about if is_named else own_about
+        duration = labels.first(alone, labels.DURATIONS, int, float)
         for number, start, stop in parts or [(record.id, 0, -1) for record in keyed] or [(owner, 0, -1)]:
             track, record = Track(number, H5, file, name, first=start, frames=stop - start), by_id.get(number)
             if record and record.key and not (parts or keyed):
@@ -99,6 +112,7 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
                 if problem or name.encode() != raw:
                     raise problem or Refused("bad_name", "its name is not UTF-8")
                 _describe(track, dataset, stated, record, contract)
+                check_duration(track, duration, record)
                 _place(track, dataset, contract, grid)
                 if any(refusal := values.refusal(_blocks(track, dataset))):
                     raise Refused(*refusal)
@@ -138,17 +152,14 @@ def _describe(
         if record and record.shape and sorted(record.shape) != sorted(shape):
             words = f"shape {list(shape)} in the file, {record.shape} in the JSONL"
             raise Refused("shape_contradicts", words)
-    seconds, in_jsonl = labels.hop(stated), record and record.hop
-    if seconds and in_jsonl and abs(seconds - in_jsonl) > 1e-3 * seconds:
-        raise Refused("hop_contradicts", f"hop {seconds:g} s in the file, {in_jsonl:g} in the JSONL")
-    named = ((seconds, "attribute"), (in_jsonl, "jsonl"), (contract.hop, "config"))
-    track.hop, track.facts["hop"] = next(each for each in named if each[0])
+    decide_hop(track, labels.hop(stated), record, contract)
 
 
 def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np.ndarray]) -> None:
     """Where the values lie in the file: as one array, in plain chunks, or only h5py can say."""
     import h5py
 
+    _check_size(dataset)
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
     track.filters = "+".join(each[3].decode() or str(each[0]) for each in filters)
@@ -176,10 +187,24 @@ def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np
             track.storage, track.addresses, track.pitch = CHUNKS, part.ravel().tolist(), part.shape[1]
 
 
+def _sides(dataset: Any) -> list[int]:
+    """How many chunks lie along each axis."""
+    return [math.ceil(side / chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+
+
+def _check_size(dataset: Any) -> None:
+    """Raise Refused if the file has fewer bytes than the data set chunks, or bytes where it has none."""
+    size = dataset.file.id.get_filesize()
+    needed = math.prod(_sides(dataset)) if dataset.chunks else dataset.nbytes
+    if needed > size:
+        parts = f"{needed} chunks" if dataset.chunks else f"{needed} bytes"
+        words = f"shape {list(dataset.shape)} is {parts}, more than the {size} bytes of the file"
+        raise Refused("not_written", f"{words}: most of it was never written")
+
+
 def _chunk_grid(dataset: Any) -> np.ndarray:
     """The address of every chunk of a data set, -1 if it was never written."""
-    sides = [math.ceil(side / chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
-    grid = np.full(sides, -1, np.int64)
+    grid = np.full(_sides(dataset), -1, np.int64)
 
     def enter(chunk: Any) -> None:
         place = tuple(at // side for at, side in zip(chunk.chunk_offset, dataset.chunks, strict=True))

@@ -21,11 +21,12 @@ _HOPS = ("hop_s", "hoplen_s", "frame_hop_s", "hop_seconds", "hoplen", "hop", "ho
 _LIKE_HOPS = re.compile("hop|fps|frame_?rate|frames_per_s")
 _RATES = ("sr", "sample_rate", "samplerate", "sampling_rate")
 BINS = ("n_bins", "bins", "nbins")
+DURATIONS = ("duration_s", "duration_seconds")
 BESIDE = {*_IDS, *_STARTS, *_LENGTHS, *_RATES}
 _LEAST_HOP = 0.002  # seconds; less is a number of another unit
 VIDEO_ID = re.compile(r"[A-Za-z0-9_-]{11}")
-# What h5py raises of damaged files, and of types that it does not know.
-UNREADABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError)
+# What h5py raises of damaged files, of sizes that they state, and of types that it does not know.
+UNREADABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError, MemoryError, OverflowError)
 Attributes = dict[str, Any]
 
 

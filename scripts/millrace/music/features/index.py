@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -28,34 +29,38 @@ _SHORT = [(name, "<i4") for name in ("file", "count", "chunk0", "chunk1", "bins"
 _RECORD = [*_LONG, ("hop", "<f8"), *_SHORT, ("time_axis", "u1"), ("dtype", "S3"), ("storage", "S6")]
 _FILE = [("size", "<i8"), ("mtime_ns", "<i8"), ("swmr", "?")]
 _REASONS = "The reports of the partitions, features/*.json, say why"
+_OTHER_HOP = "set contract (the model's cqt keys) to the features, or resample: true"
+_UNSTATED = ORIGINS.index("config")
 _REBUILD = "Remove it; merging the partitions makes it again"
 
 
 def merge(
     path: str | os.PathLike, tracks: Sequence[Track], roots: dict[str, str], contract: Contract
 ) -> list[Track]:
-    """Write the index of all usable tracks of all partitions; return those refused here: duplicates.
+    """Write the index of all usable tracks of all partitions; return those refused here: duplicates, and what
+    the model of `contract` cannot take.
 
     Of one id and source the file whose folder has the id's own casing wins, then the first by path. Raises
-    MillraceError if nothing is left, and for the first track that the model of `contract` cannot take.
+    MillraceError if nothing is left.
     """
     usable: dict[str, dict[str, Track]] = {}
     rejects = []
     for track in sorted(tracks, key=lambda t: (t.id, t.source, "other_casing" in t.warnings, t.file, t.key)):
         if track.refused:
             continue
-        if track.source in usable.setdefault(track.id, {}):
+        if problem := contract.mismatch(track.bins, track.hop):
+            problem += f" (hop by {track.facts['hop']}): {_OTHER_HOP}"
+            rejects.append(track.refuse("other_hop", problem))
+        elif track.source in usable.get(track.id, {}):
             other = usable[track.id][track.source]
             rejects.append(track.refuse("duplicate_id", f"{other.file} {other.key}".strip() + " has it too"))
         else:
-            usable[track.id][track.source] = track
-            if problem := contract.mismatch(track.bins, track.hop):
-                where = f"{track.id} in {track.file} {track.key}".strip()
-                remedy = "Set contract (the model's cqt keys) to the features, or resample: true"
-                raise MillraceError(f"{problem} (hop by {track.facts['hop']})", where, remedy)
+            usable.setdefault(track.id, {})[track.source] = track
     if not usable:
         reasons = Counter(track.refused for track in tracks)
         counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "there is none"
+        # The reports of the partitions do not know of those that were refused here.
+        counts += f"; {rejects[0].id}: {rejects[0].problem}" if rejects else ""
         raise MillraceError(f"not one track can be used: {counts}", ", ".join(roots.values()), _REASONS)
 
     # Ids in the order of their bytes, so that a mapped binary search finds them.
@@ -84,6 +89,11 @@ def merge(
     return rejects
 
 
+def _is_unstated(origins: Any) -> Any:
+    """Whether the hop is from the config, of a number or an array of packed origins."""
+    return (origins >> 4 * FACTS.index("hop") & 15) == _UNSTATED
+
+
 @cache
 def _facts(packed: int) -> dict[str, str]:
     return {name: ORIGINS[packed >> 4 * at & 15] for at, name in enumerate(FACTS)}
@@ -96,11 +106,14 @@ class FeatureIndex:
         numbers = index.find(["dQw4w9WgXcQ", "-_aaaaaaaaa"])      # -1 where there is none
 
     Nothing is loaded: a process pays for the pages that it touches, and all processes share them. Pickles as
-    its path. `contract` is that of the build; `roots` may name other folders ("h5" and "mm").
+    its path. `contract` is that of the build; `roots` may name other folders ("h5" and "mm"), `hop` other
+    seconds per frame of tracks that state none, which have those of the build.
     """
 
-    def __init__(self, path: str | os.PathLike, roots: dict[str, str] | None = None) -> None:
-        self.path, self._roots = os.fspath(path), roots
+    def __init__(
+        self, path: str | os.PathLike, roots: dict[str, str] | None = None, hop: float | None = None
+    ) -> None:
+        self.path, self._roots, self._hop = os.fspath(path), roots, hop
         arrays, starts = {}, {}
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115
@@ -116,7 +129,8 @@ class FeatureIndex:
             facts = orjson.loads(arrays["facts"].tobytes())
             self.contract = Contract(**facts["contract"])
         except FileNotFoundError:
-            remedy = "Run `snakemake music_index`, or python -m millrace.music.build_feature_index --out"
+            remedy = "Run `snakemake music_index`, or python -m millrace.music.build_feature_index --h5-root "
+            remedy += f"FOLDER --out {self.path}"
             raise MillraceError("there is no index of features", self.path, remedy) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise MillraceError(f"not an index of features ({error})", self.path, _REBUILD) from None
@@ -128,7 +142,7 @@ class FeatureIndex:
         return len(self._ids)
 
     def __reduce__(self) -> tuple:
-        return FeatureIndex, (self.path, self._roots)
+        return FeatureIndex, (self.path, self._roots, self._hop)
 
     def id(self, number: int) -> str:
         """The id of a track."""
@@ -150,7 +164,12 @@ class FeatureIndex:
 
     def hops(self, prefer: str = H5) -> np.ndarray:
         """Seconds a stored frame of every track, in the source as for `frames`."""
-        return self._stored("hop", prefer)
+        hops = self._stored("hop", prefer)
+        return hops if self._hop is None else np.where(self.unstated(prefer), self._hop, hops)
+
+    def unstated(self, prefer: str = H5) -> np.ndarray:
+        """bool: tracks whose hop nothing says, in the source as for `frames`."""
+        return _is_unstated(self._stored("origins", prefer))
 
     def _stored(self, field: str, prefer: str) -> np.ndarray:
         first = SOURCES.index(prefer)
@@ -169,6 +188,8 @@ class FeatureIndex:
             frames, offset, pitch, first, start, hop, file, count, *chunks, bins, origins, axis = row[:13]
             if file >= 0:
                 path, *state = self._state(file)
+                if self._hop is not None and _is_unstated(origins):
+                    hop = self._hop
                 dtype, storage, key = (text.decode() for text in row[13:])
                 place = (storage, dtype, axis, frames, bins, offset, pitch, first, tuple(chunks), "")
                 more = (self._addresses[start : start + count], hop, _facts(origins), [], "", "")

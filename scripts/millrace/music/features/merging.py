@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, counted
+from millrace.common.ledger import Ledger
 from millrace.common.report import figures
 from millrace.music.features import splits as clique_splits
 from millrace.music.features.index import FeatureIndex, merge
-from millrace.music.features.partition import report
+from millrace.music.features.metadata import Record
+from millrace.music.features.partition import hop_note, report
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.track import H5, Contract, Track
+from millrace.music.features.track import H5, Contract, Refused, Track, check_duration, decide_hop
 
 
 def merge_all(
@@ -67,14 +70,45 @@ def merge_all(
         hours = float((index.frames(prefer) * index.hops(prefer)).sum()) / 3600
         result = {"tracks": len(index), "hours": round(hours, 4), "splits": parts, "leaks": len(leaks)}
         result |= {key: said[key] for key in ("ledger", "origins")}
+        result["hop_note"] = hop_note(tracks, contract)
         for part in parts:
             if part["missing_fraction"] > max_missing_fraction:
                 problem = "{split}: {missing} of {versions} versions have no features, more than "
                 problem = problem.format(**part) + f"max_missing_fraction {max_missing_fraction:g} allows"
-                problem += f" ({part['without_id']} have no video id)" if part["without_id"] else ""
-                remedy = "Set h5_root and mm_root to where they lie, or raise max_missing_fraction"
+                causes = Counter(row["reason"].partition(":")[0] for row in missing if "id" in row)
+                causes += Counter({"without video id": part["without_id"]})
+                problem += f" ({', '.join(f'{count} {cause}' for cause, count in causes.most_common())})"
+                remedy = "Set h5_root and mm_root to where they lie, mend what this file names, or raise "
+                remedy += "max_missing_fraction"
                 raise MillraceError(problem, str(folder / "missing.jsonl"), remedy)
     return result
+
+
+def apply_records(tracks: Iterable[Track], records: Mapping[str, Record], contract: Contract) -> None:
+    """Compare hop and duration of JSONL records with HDF5 tracks, also where no record pointed to the file.
+
+    What contradicts is refused; a track that states no hop takes that of its record.
+    """
+    for track in tracks:
+        record = records.get(track.id)
+        if track.refused or track.source != H5 or not record or not (record.hop or record.duration):
+            continue
+        origin = track.facts["hop"]
+        is_in_file = origin in ("attribute", "duration")
+        try:
+            decide_hop(track, track.hop if is_in_file else None, record, contract)
+            if is_in_file:
+                track.facts["hop"] = origin
+            check_duration(track, None, record)
+        except Refused as refused:
+            track.refuse(*refused.args)
+
+
+def lines(result: Mapping) -> list[str]:
+    """What a person is told of an index: the ledger, tracks without a hop, and the coverage of each split."""
+    told = [Ledger.from_dict(result["ledger"]).line(), result["hop_note"]]
+    told += [split["line"] for split in result["splits"]]
+    return [line for line in told if line]
 
 
 def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:

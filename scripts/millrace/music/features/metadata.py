@@ -17,6 +17,7 @@ from millrace.music.features.roots import Root
 ID_NAMES = ("youtube_id", "ytid", "youtubeId")
 _NAMES = {"h5_file": "h5", "h5_chunk": "h5", "h5_key": "key", "cqt_mm_path": "mm", "mm_path": "mm"}
 _NAMES |= {"frame_hop_s": "hop", "hoplen_s": "hop", "hop_s": "hop", "cqt_shape": "shape", "shape": "shape"}
+_NAMES |= {"duration_seconds": "duration", "duration_s": "duration"}
 _RANKS = {name: rank for rank, name in enumerate(_NAMES)}
 _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "h5": lambda value: type(value) in (str, int),
@@ -24,6 +25,7 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "mm": lambda value: isinstance(value, str),
     "hop": lambda value: type(value) in (int, float) and 0.002 <= value <= 1,
     "shape": lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0,
+    "duration": lambda value: type(value) in (int, float) and 0 < value < float("inf"),
 }
 _NOTHING = {"h5": "h5_chunk {!r} is no HDF5 file below {}"}
 _NOTHING["mm"] = "mm_path {!r} is no file in a folder of two characters below {}"
@@ -32,7 +34,8 @@ _VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)"
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """What the JSONL says of a recording: `h5` file, path or number, `key` in it, `mm` path, hop, shape."""
+    """What the JSONL says of a recording: `h5` file, path or number, `key` in it, `mm` path, hop, shape,
+    duration (s)."""
 
     id: str
     h5: str | int | None = None
@@ -40,6 +43,7 @@ class Record:
     mm: str | None = None
     hop: float | None = None
     shape: list[int] | None = None
+    duration: float | None = None
 
 
 @dataclasses.dataclass
@@ -169,10 +173,11 @@ def place_records(
                 wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
             targets.append(target or None)
         file, mm_file = targets
-        said = (record.hop, record.shape)
+        said = (record.hop, record.shape, record.duration)
         if file:
             places[file].append(Record(record.id, file, record.key, None, *said))
-        # Without a pointer to an .mm its hop and shape still count for the file of the usual name.
+        # Without a pointer to an .mm these still count for the file of the usual name; without one to an
+        # HDF5 file merging.apply_records compares them with the track, wherever it is.
         usual = folders[record.id[:2].casefold()] if any(said) else []
         for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
             places[place].append(Record(record.id, None, record.key, mm_file, *said))

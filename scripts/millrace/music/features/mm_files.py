@@ -15,7 +15,7 @@ import numpy as np
 
 from millrace.music.features import values
 from millrace.music.features.metadata import Record
-from millrace.music.features.track import MM, PUBLISHED_HOP, RAW, Contract, Refused, Track
+from millrace.music.features.track import MM, RAW, Contract, Refused, Track, check_duration, decide_hop
 
 _REMEDY = "put its shape into <id>.npy beside it, or `shape` into the JSONL"
 
@@ -53,6 +53,8 @@ def read_folder(
                 track.refuse(*refused.args)
             except OSError as error:
                 track.refuse("unreadable", str(error.strerror))
+            except MemoryError:
+                track.refuse("unreadable", "the file is larger than the memory")
             yield track
 
 
@@ -93,7 +95,9 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
         raise Refused(*refusal)
     _orient(track, flat, shape, origin)
     track.pitch = bins if track.time_axis == 0 else track.frames
-    _find_hop(track, flat, record, contract)
+    decide_hop(track, None, record, contract)
+    check_duration(track, None, record)
+    _check_smoothness(track, flat, contract)
 
 
 def _shape(sidecar: Path) -> list[int]:
@@ -115,7 +119,8 @@ def _orient(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -
     likely, names = values.time_axis(flat, track.bins), ("(T, C)", "(C, T)")
     if stated is not None and origin == "sidecar":
         track.time_axis = stated
-        # In the published form only averaging over time makes neighbouring frames differ: see _find_hop.
+        # In the published form only averaging over time makes neighbouring frames differ, which
+        # _check_smoothness looks at.
         if likely == 1 - stated and (stated == 1 or track.dtype == "<f4"):
             words = f"the values are {names[likely]}, its .npy says {names[stated]}"
             raise Refused("orientation_contradicts", words)
@@ -129,11 +134,8 @@ def _orient(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -
         track.time_axis = stated
 
 
-def _find_hop(track: Track, flat: np.ndarray, record: Record, contract: Contract) -> None:
-    """The hop is what the JSONL says; else that of the published files, if the values allow it."""
-    is_published = track.dtype == "<f2" and track.time_axis == 0
-    hops = (record.hop, "jsonl"), (is_published and PUBLISHED_HOP, "inferred"), (contract.hop, "config")
-    track.hop, track.facts["hop"] = next(hop for hop in hops if hop[0])
+def _check_smoothness(track: Track, flat: np.ndarray, contract: Contract) -> None:
+    """Raise Refused if the hop is taken to be that of the published files and the values speak against it."""
     if track.facts["hop"] != "inferred":
         return
     seconds = track.frames * track.hop

@@ -22,7 +22,9 @@ def write_old_index(path: str | os.PathLike, index_file: str | os.PathLike) -> N
         for track in reversed(index.entries(number)):
             file = os.path.relpath(track.file, index.roots[track.source])
             entry |= {"h5_file": file, "h5_key": track.key} if track.source == H5 else {"mm_path": file}
-            entry |= {"hop_s": track.hop, "shape": [track.bins, track.frames]}
+            # What nothing states is left to the training configuration, as the original script does.
+            is_stated = track.facts["hop"] != "config"
+            entry |= {"hop_s": track.hop if is_stated else None, "shape": [track.bins, track.frames]}
         mapping[index.id(number)] = entry
     with atomic.replacing(path) as partial:
         torch.save(mapping, partial)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from millrace.common import jsonl
-from millrace.common.errors import own_file
+from millrace.common.cli import Progress
+from millrace.common.errors import counted, own_file
 from millrace.common.ledger import Ledger
 from millrace.common.loading.h5 import locking
 from millrace.music.features import h5_files, mm_files
 from millrace.music.features.metadata import Record
+from millrace.music.features.roots import Root
 from millrace.music.features.track import H5, Contract, Track
 
 _MAX_ID = 200  # bytes
@@ -46,6 +48,38 @@ def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
             for field in ("id", "file", "key", "problem"):
                 setattr(track, field, ascii(getattr(track, field))[1:-1])
         yield track
+
+
+def build_folders(
+    folders: Mapping[str, Root], pointing: Mapping[str, list[Record]], contract: Contract
+) -> list[Track]:
+    """The tracks of all files and folders below the roots "h5" and "mm", with progress."""
+    partitions = [
+        FeaturePartition(path, kind, str(folder.path), path, pointing.get(path, []))
+        for kind, folder in folders.items()
+        for path in folder.places(kind)
+    ]
+    tracks: list[Track] = []
+    with Progress(len(partitions), "files and folders", "features") as progress:
+        for partition in partitions:
+            found = list(build(partition, contract))
+            tracks += found
+            progress.advance(1, sum(bool(track.refused) for track in found))
+    return tracks
+
+
+def hop_note(tracks: Sequence[Track], contract: Contract) -> str:
+    """A sentence on tracks of which nothing says the hop, and on what the others have; "" without any."""
+    good = [track for track in tracks if not track.refused]
+    unstated = sum(track.facts.get("hop") == "config" for track in good)
+    if not unstated:
+        return ""
+    said = Counter(f"{track.hop:.6g} s" for track in good if track.facts.get("hop") != "config")
+    others = ", ".join(f"{count:,} have {hop}" for hop, count in said.most_common())
+    return (
+        f"{unstated:,} of {counted(len(good), 'track')} state no hop and are read at {contract.hop:g} s "
+        f"(contract.hop; in training model.cqt.hoplen){f'; of the others {others}' if others else ''}"
+    )
 
 
 def report(stage: str, scope: str, tracks: Sequence[Track], contract: Contract) -> dict:

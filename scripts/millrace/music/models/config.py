@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ _LEAST_FRAMES = 7  # of a shingle: what two convolutions of stride 2 leave a fra
 _LARGEST = 2**53  # numbers up to here are the same in YAML, JSON, numpy and torch
 
 
+def _size(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True)
 class ClewsConfig:
     """`model` of a configuration, nested keys joined by `_`; the defaults are those published for Discogs-VI.
@@ -24,24 +28,26 @@ class ClewsConfig:
     Lengths are in seconds. cqt_*: what the features must be like. A frame is the mean of `cqt_pool` hops.
     """
 
-    name: str = "clews"
-    zdim: int = 1024
-    shingling_len: float = 20.0
-    shingling_hop: float = 20.0
-    cqt_hoplen: float = 0.02
-    cqt_noctaves: int = 7
-    cqt_nbinsoct: int = 12
-    cqt_fscale: float = 1.0
-    cqt_pool: int = 5
-    frontend_cqtpow: float = 0.5
-    frontend_channels: tuple[int, ...] = (128, 256)
-    backbone_blocks: tuple[int, ...] = (3, 4, 6, 3)
-    backbone_channels: tuple[int, ...] = (256, 512, 1024, 2048)
-    backbone_down: tuple[int, ...] = (1, 2, 2, 1)
-    loss_redux_pos: str = "bpwr-5"
-    loss_redux_neg: str = "min"
-    loss_gamma: float = 5.0
-    loss_epsilon: float = 1e-6
+    name: str = _size("clews", "clews; clews-dvi, clews-shs or clews-tiny also set the sizes")
+    zdim: int = _size(1024, "dimensions of an embedding")
+    shingling_len: float = _size(20.0, "seconds of a shingle")
+    shingling_hop: float = _size(20.0, "seconds from one shingle to the next in training; half in validation")
+    cqt_hoplen: float = _size(0.02, "seconds per stored frame, also of tracks that state none")
+    cqt_noctaves: int = _size(7, "octaves")
+    cqt_nbinsoct: int = _size(12, "bins of an octave")
+    cqt_fscale: float = _size(1.0, "not read: of the original's transform")
+    cqt_pool: int = _size(5, "stored frames that are averaged to one of the model")
+    frontend_cqtpow: float = _size(0.5, "power that magnitudes are raised to")
+    frontend_channels: tuple[int, ...] = _size(
+        (128, 256), "channels of the two convolutions of the front end"
+    )
+    backbone_blocks: tuple[int, ...] = _size((3, 4, 6, 3), "residual blocks of each stage")
+    backbone_channels: tuple[int, ...] = _size((256, 512, 1024, 2048), "channels of each stage")
+    backbone_down: tuple[int, ...] = _size((1, 2, 2, 1), "stride of each stage")
+    loss_redux_pos: str = _size("bpwr-5", "how shingles' distances become one between versions of a clique")
+    loss_redux_neg: str = _size("min", "likewise between other tracks")
+    loss_gamma: float = _size(5.0, "factor of distances between other tracks")
+    loss_epsilon: float = _size(1e-6, "weight below which distances between other tracks do not count")
 
     @property
     def bins(self) -> int:
@@ -75,6 +81,11 @@ class ClewsConfig:
         """What `from_keys` reads."""
         values = {f"model.{name.replace('_', '.')}": value for name, value in asdict(self).items()}
         return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """What each of these keys means."""
+        return {f"model.{each.name.replace('_', '.')}": each.metadata["meaning"] for each in fields(cls)}
 
     def _problems(self) -> Iterator[tuple[str, str]]:
         """What speaks against these sizes, and what to do about it; one may rest on those before it."""

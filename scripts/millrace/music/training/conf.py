@@ -15,62 +15,17 @@ from millrace.music.features.roots import split_files, split_name
 from millrace.music.features.track import Contract
 from millrace.music.models import config
 from millrace.music.models.config import ClewsConfig, checked, flat, nested
+from millrace.music.training import conf_keys
+from millrace.music.training.conf_keys import Key
 
 COMMAND_LINE = "the command line"
 # Augmentations of waveforms, which precomputed features cannot have.
 _WAVEFORM = ("length", "polarity", "gain", "noise", "compexp", "reqtime", "clipping")
-AUGMENTATIONS: dict[str, dict[str, Any]] = {
-    "specaugment": {"p": 0.1, "n": 1, "full": True, "f_pc": 0.15, "t_pc": 0.15},
-    "timestretch": {"p": 0.1, "r": [0.6, 1.8], "pad_mode": "repeat", "cut_mode": "random"},
-    "pitchtranspose": {"p": 0.1, "r": [-12, 12]},
-}
-# Of the published configuration for Discogs-VI. Empty text and 0 where the file may say null.
-_DEFAULTS: dict[str, Any] = {
-    **{"jobname": "", "conf": "", "seed": 43, "checkpoint": "", "limit_batches": 0},
-    **{f"path.{name}": "" for name in ("h5_root", "mm_root", "jsonl", "index", "audio", "meta")},
-    **{f"path.splits.{name}": "" for name in ("train", "valid", "test")},
-    **{"path.logs": "logs", "path.cache": "cache"},
-    **{"fabric.nnodes": 1, "fabric.ngpus": 1, "fabric.precision": "32", "fabric.accelerator": "cuda"},
-    **{"data.input": "cqt", "data.nworkers": 16, "data.prefetch_factor": 4, "data.samplerate": 16000},
-    **{"data.persistent_workers": True, "data.pin_memory": True, "data.mp_context": "spawn"},
-    **{"data.audiolen": 150.0, "data.maxlen": 0.0, "data.pad_mode": "repeat", "data.n_per_class": 4},
-    **{"data.p_samesong": 0.0, "data.prefer": "h5", "data.on_leak": "error", "data.resample": False},
-    **{"data.max_open_files": 16, "data.max_missing_fraction": 0.01},
-    **{"training.batchsize": 25, "training.numepochs": 1000, "training.save_freq": 0},
-    **{"training.optim.name": "adam", "training.optim.lr": 2e-4, "training.optim.wd": 0.0},
-    **{"training.optim.sched": "plateau_10", "training.optim.min_lr": 1e-6},
-    **{"training.monitor.quantity": "m_COMP", "training.monitor.mode": "min"},
-}
-_KNOWN = {**_DEFAULTS, **ClewsConfig().keys(), **flat({"augmentations": AUGMENTATIONS})}
-_CHOICES = {
-    "fabric.precision": ("32", "32-true", "16-mixed", "bf16-mixed"),
-    "fabric.accelerator": ("auto", "cpu", "cuda"),
-    "data.mp_context": ("spawn", "fork", "forkserver"),
-    "data.pad_mode": ("repeat", "zeros"),
-    "data.prefer": ("h5", "mm"),
-    "data.on_leak": ("error", "drop"),
-    "training.optim.name": ("adam", "adamw"),
-    "training.monitor.quantity": ("m_COMP", "m_MAP", "m_MR1", "m_ARP", "l_main"),
-    "augmentations.timestretch.pad_mode": ("repeat", "zeros"),
-    "augmentations.timestretch.cut_mode": ("start", "end", "random"),
-}
-# The least and the greatest value of numbers that are not just 0 or more.
-_LIMITS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("data.n_per_class", "training.batchsize"), (2, math.inf)),
-    **dict.fromkeys(("training.numepochs", "fabric.nnodes", "fabric.ngpus"), (1, math.inf)),
-    **dict.fromkeys(("data.prefetch_factor", "data.max_open_files"), (1, math.inf)),
-    **dict.fromkeys(("data.p_samesong", "data.max_missing_fraction"), (0, 1)),
-    **dict.fromkeys((f"augmentations.{name}.p" for name in AUGMENTATIONS), (0, 1)),
-    **dict.fromkeys((f"augmentations.specaugment.{name}" for name in ("f_pc", "t_pc")), (0, 1)),
-    "augmentations.specaugment.n": (1, 1000),
-    "augmentations.timestretch.r": (0.001, 100),
-    "augmentations.pitchtranspose.r": (-1000, 1000),
-    "maxlen": (0.1, math.inf),
-}
-# Of an evaluation: seconds of tracks (maxlen), and of shingles, where 0 is the whole track. Without qslen or
-# cslen shingles are those of the model; without redux the reduction is that of the loss. limit_num: tracks.
-_EVALUATION = {"checkpoint": "", "partition": "test", "redux": "", "maxlen": 600.0, "limit_num": 0}
-_EVALUATION |= {"qslen": None, "qshop": 5.0, "cslen": None, "cshop": 5.0}
+_DEFAULTS = conf_keys.defaults(conf_keys.TRAINING)
+_AUGMENTATIONS = conf_keys.defaults(conf_keys.AUGMENTATIONS)
+_EVALUATION = conf_keys.defaults(conf_keys.EVALUATION)
+AUGMENTATIONS: dict[str, dict[str, Any]] = nested(_AUGMENTATIONS)["augmentations"]
+_KNOWN = {**_DEFAULTS, **ClewsConfig().keys(), **_AUGMENTATIONS}
 
 
 class Conf(dict):
@@ -115,7 +70,7 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
 
     result, where = Conf(_DEFAULTS), str(path or COMMAND_LINE)
     if not any(key.partition(".")[0] == "augmentations" for key in content):
-        result |= flat({"augmentations": AUGMENTATIONS})
+        result |= _AUGMENTATIONS
     for values, place in ((content, where), (flat(typed), COMMAND_LINE)):
         result |= checked(_renamed(values, place), _KNOWN, place)
     if preset := config.CONFIGS.get(result.get("model.name", "")):
@@ -172,24 +127,31 @@ def _renamed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_limits(values: Mapping[str, Any], where: str) -> None:
-    for key, value in values.items():
-        least, most = _LIMITS.get(key, (0, math.inf))
-        numbers = [
-            each for each in (value if isinstance(value, list) else [value]) if not isinstance(each, str)
-        ]
-        if not all(least <= each <= most for each in numbers if each is not None):
-            remedy = f"Set it to {least:g} or more" + (f", {most:g} at most" if most < math.inf else "")
-            raise MillraceError(f"{key} is {value}", where, remedy)
+    for name, value in values.items():
+        key = conf_keys.BY_NAME.get(name, Key(name, 0, ""))
+        parts = value if isinstance(value, list) else [value]
+        numbers = [part for part in parts if part is not None and not isinstance(part, str)]
+        if not all(key.at_least <= number <= key.at_most for number in numbers):
+            remedy = f"Set it to {key.at_least:g} or more"
+            if key.at_most < math.inf:
+                remedy += f", {key.at_most:g} at most"
+            raise MillraceError(f"{name} is {value}", where, remedy)
+
+
+def _check_choices(conf: Conf, where: str) -> None:
+    for key in (*conf_keys.TRAINING, *conf_keys.AUGMENTATIONS):
+        if key.among and key.name in conf and conf[key.name] not in key.among:
+            problem = f"{key.name} is {conf[key.name]!r}"
+            raise MillraceError(problem, where, f"Set it to {' or '.join(key.among)}")
 
 
 def _check(conf: Conf, where: str) -> None:
     if conf["data.input"] != "cqt":
         problem = f"data.input is {conf['data.input']}: this trainer reads features, not audio"
-        remedy = "Make features of your audio (python -m millrace.music.create_features), then set it to cqt"
+        remedy = "Make features of your audio (`snakemake music_create_features`, or python -m "
+        remedy += "millrace.music.create_features), then set it to cqt"
         raise MillraceError(problem, where, remedy)
-    for key, among in _CHOICES.items():
-        if conf.get(key, among[0]) not in among:
-            raise MillraceError(f"{key} is {conf[key]!r}", where, f"Set it to {' or '.join(among)}")
+    _check_choices(conf, where)
     _check_limits(conf, where)
     for key in ("augmentations.timestretch.r", "augmentations.pitchtranspose.r"):
         if len(r := conf.get(key, [0, 0])) != 2 or r[0] > r[1]:

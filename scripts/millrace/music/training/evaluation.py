@@ -26,6 +26,7 @@ from millrace.music.sampling.windows import Geometry, ShingleReader
 from millrace.music.training.conf import Conf
 from millrace.music.training.metrics import Tracks, ranked, retrieve
 
+_SOURCES = ("jsonl", "h5_root", "mm_root")
 _QUERIES, _NEAREST = 6, 3  # of the table of nearest versions
 
 
@@ -33,14 +34,19 @@ class Features:
     """Index, reader of shingles, and cliques of all splits that are set; those of `splits` must be."""
 
     def __init__(self, conf: Conf, splits: Sequence[str]) -> None:
-        for key in ("path.index", *(f"path.splits.{name}" for name in splits)):
+        for key in (f"path.splits.{name}" for name in splits):
             if not conf[key]:
                 remedy = f"Set {key} in the configuration, or write {key}=FILE"
                 raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
+        require_index(conf)
         roots = {kind: conf[f"path.{kind}_root"] for kind in ("h5", "mm") if conf[f"path.{kind}_root"]}
-        self.index = FeatureIndex(index_path(conf["path.index"]), roots)
+        contract = conf.contract()
+        self.index = FeatureIndex(index_path(conf["path.index"]), roots, contract.hop)
+        if unstated := int(self.index.unstated(conf["data.prefer"]).sum()):
+            counts = f"{unstated:,} of {counted(len(self.index), 'track')}"
+            log.warning("%s state no hop and are read at model.cqt.hoplen, %g s", counts, contract.hop)
         windows = WindowReader(self.index, conf["data.prefer"], conf["data.max_open_files"])
-        self.reader = ShingleReader(windows, contract := conf.contract(), conf["data.pad_mode"])
+        self.reader = ShingleReader(windows, contract, conf["data.pad_mode"])
         self.paths = paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
         self.cliques = read_cliques(paths, self.index, conf["data.prefer"], conf["data.on_leak"])
         for name in splits:
@@ -53,6 +59,26 @@ class Features:
                 if problem := contract.mismatch(bins, float(hop)):
                     remedy = "Set the model's cqt keys to the features, or data.resample to true"
                     raise MillraceError(problem, f"{self.index.id(track)} in {self.index.path}", remedy)
+
+
+def require_index(conf: Conf) -> None:
+    """Raise MillraceError with the command that builds it if there is no index."""
+    index = conf["path.index"]
+    if index and index_path(index).exists():
+        return
+    contract = conf.contract()
+    command = ["python -m millrace.music.build_feature_index"]
+    command += [
+        f"--{name.replace('_', '-')} {conf[f'path.{name}']}" for name in _SOURCES if conf[f"path.{name}"]
+    ]
+    command += [f"--hop {contract.hop:g} --pool {contract.pool} --out {index or 'cache/features.index'}"]
+    command += ["--resample"] if contract.resample else []
+    if not (conf["path.h5_root"] or conf["path.mm_root"]):
+        command.insert(1, "--h5-root FOLDER")
+    remedy = f"Build it: {' '.join(command)}" + ("" if index else ", and set path.index to it")
+    if not index:
+        raise MillraceError("path.index is not set", conf["conf"] or "the command line", remedy)
+    raise MillraceError("there is no index of features", str(index_path(index)), remedy)
 
 
 def require_cliques(cliques: Cliques, where: str) -> None:

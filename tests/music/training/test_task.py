@@ -1,0 +1,180 @@
+"""The task of version matching: the best model, when the rate falls, and means over ranks and stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from millrace.common.loading.plan import BatchRequest
+from millrace.common.training.ranks import Exchange
+from millrace.music.models.clews import Clews
+from millrace.music.training import conf
+from millrace.music.training.task import VersionTask, audited
+from tests.music.seeded import set_weights
+from tests.music.versions import SIZES, corpus, overrides
+
+FIGURES = ("m_MAP", "m_MR1", "m_ARP", "m_COMP", "l_main")
+
+
+def task_of(folder: Path, *more: str) -> VersionTask:
+    task = VersionTask(conf.read(overrides(folder, *more)), folder)
+    task.exchange = Exchange(1)
+    return task
+
+
+def mix_versions(path: Path) -> None:
+    """Let the versions of a clique be of different tunes: any model finds those of one tune."""
+    cliques = json.loads(path.read_text())
+    versions = [version for clique in cliques.values() for version in clique]
+    versions = versions[::2] + versions[1::2]
+    path.write_text(json.dumps({name: [versions.pop(), versions.pop()] for name in cliques}))
+
+
+def model_of(task: VersionTask, seed: int) -> Clews:
+    """A model at which no part is without effect, another one for each seed."""
+    model = Clews(task.config)
+    set_weights(model)
+    draws = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights += 0.1 * torch.randn(weights.shape, generator=draws)
+    return model.eval()
+
+
+def evaluated(task: VersionTask, model: Clews, epoch: int) -> dict[str, float]:
+    """The figures of a model after so many epochs; the task saves it and observes them, as in the loop."""
+    task.epochs_done = epoch
+    with torch.inference_mode():
+        metrics = task.evaluate(model, Fabric(accelerator="cpu", devices=1))
+    task.observe(metrics)
+    return metrics
+
+
+@pytest.mark.parametrize("quantity", FIGURES)
+def test_the_best_model_is_the_one_with_the_best_monitored_figure(tmp_path, quantity):
+    corpus(tmp_path, {**SIZES, "valid": (6, 2)})
+    mix_versions(tmp_path / "valid.json")
+    mode = "max" if quantity == "m_MAP" else "min"
+    monitor = [f"training.monitor.quantity={quantity}", f"training.monitor.mode={mode}"]
+    task, values, marked = task_of(tmp_path, *monitor), [], []
+    for epoch in range(1, 7):
+        metrics = evaluated(task, model_of(task, epoch), epoch)
+        values.append(metrics[f"valid/{quantity}"])
+        best = torch.load(tmp_path / "checkpoint_best.ckpt", weights_only=True)
+        marked.append(best["epoch"])
+    pick = np.argmax if mode == "max" else np.argmin
+    # After each epoch the best so far, the first of equal ones; and there is something to choose from.
+    assert marked == [1 + int(pick(values[: number + 1])) for number in range(6)]
+    assert len(set(marked)) > 1
+    assert torch.load(tmp_path / "checkpoint_last.ckpt", weights_only=True)["epoch"] == 6
+
+
+def observed(task: VersionTask, values: list[float]) -> list[float]:
+    """The factor of the learning rate after each value of the monitor, which the others share."""
+    factors = []
+    for epoch, value in enumerate(values, 1):
+        task.epochs_done = epoch
+        names = [f"valid/{name}" for name in FIGURES]
+        task.observe({"hpar/epoch": float(epoch), **dict.fromkeys(names, value)})
+        factors.append(round(task.rate_factor(epoch), 6))
+    return factors
+
+
+WORSE = [5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
+BETTER = WORSE[::-1]
+
+
+@pytest.mark.parametrize(
+    "schedule, quantity, values, factors",
+    [
+        ("plateau_1", "m_COMP", WORSE, [1, 0.2, 0.04, 0.008, 0.0016, 0.00032]),
+        ("plateau_2", "m_COMP", WORSE, [1, 1, 0.2, 0.2, 0.04, 0.04]),
+        ("plateau_3", "m_COMP", WORSE, [1, 1, 1, 0.2, 0.2, 0.2]),
+        ("plateau_2", "m_COMP", BETTER, [1] * 6),
+        ("plateau_2", "m_MAP", WORSE, [1] * 6),
+        ("plateau_2", "m_MAP", BETTER, [1, 1, 0.2, 0.2, 0.04, 0.04]),
+        ("plateau_2", "m_COMP", [5, 6, 4, 6, 6, 6], [1, 1, 1, 1, 0.2, 0.2]),
+        ("flat", "m_COMP", WORSE, [1] * 6),
+    ],
+)
+def test_the_rate_falls_to_a_fifth_after_so_many_epochs_without_a_better_figure(
+    tmp_path, schedule, quantity, values, factors
+):
+    corpus(tmp_path)
+    mode = "max" if quantity == "m_MAP" else "min"
+    monitor = [f"training.monitor.quantity={quantity}", f"training.monitor.mode={mode}"]
+    task = task_of(tmp_path, *monitor, f"training.optim.sched={schedule}", "training.optim.min_lr=1e-12")
+    assert observed(task, values) == factors
+
+
+def test_means_are_those_of_all_batches_of_all_ranks_also_after_a_stop(tmp_path):
+    corpus(tmp_path)
+    model = model_of(task_of(tmp_path), 0)
+    ranks, losses = [task_of(tmp_path), task_of(tmp_path)], []
+    with torch.inference_mode():
+        # Three batches of rank 0 and one of rank 1, then the run stops.
+        for rank, step in ((0, 0), (0, 1), (0, 2), (1, 3)):
+            task = ranks[rank]
+            anchors = task.plan(0, 1).batch(step, 0)
+            batch = task.batch_loader(rank).dataset.load(BatchRequest(step, anchors, epoch=0))
+            loss, _, _ = task.training_step(model, batch)
+            losses.append(float(loss))
+    resumed = task_of(tmp_path)
+    resumed.load_rank_states([task.rank_state() for task in ranks])
+    metrics = evaluated(resumed, model, 1)
+    assert len(set(losses)) == 4
+    assert metrics["train/l_main"] == pytest.approx(sum(losses) / 4)
+    # The next epoch's means are its own.
+    assert "train/l_main" not in evaluated(resumed, model, 2)
+
+
+def test_a_resumed_task_knows_how_many_epochs_are_done(tmp_path):
+    corpus(tmp_path)
+    tasks = [task_of(tmp_path) for _ in range(3)]
+    tasks[0].epochs_done, tasks[1].epochs_done = 3, 2
+    tasks[2].load_rank_states([task.rank_state() for task in tasks[:2]])
+    assert tasks[2].epochs_done == 3
+
+
+def test_tracks_that_cannot_be_read_are_counted_as_left_out_of_the_validation(tmp_path):
+    index = corpus(tmp_path, {**SIZES, "valid": (4, 3)}, chunks=30)
+    task = task_of(tmp_path, "data.max_missing_fraction=0.5")
+    lost = task.features.cliques["valid"].tracks[0]
+    Path(index.entries(int(lost))[0].file).unlink()
+    metrics = evaluated(task, model_of(task, 0), 0)
+    assert metrics["valid/left_out"] == 1
+    # The untrained model is no best one.
+    assert not (tmp_path / "checkpoint_best.ckpt").exists()
+
+
+def test_a_step_counts_what_was_replaced_and_what_came_from_the_other_kind_of_file(tmp_path):
+    corpus(tmp_path)
+    task = task_of(tmp_path)
+    model = model_of(task, 0)
+    batch = task.batch_loader(0).dataset.load(BatchRequest(0, task.plan(0, 1).batch(0, 0), epoch=0))
+    batch.bad, batch.fallbacks = [object()] * 2, {"file_missing": 3}
+    with torch.inference_mode():
+        _, tracks, counts = task.training_step(model, batch)
+    assert (tracks, counts) == (len(batch.ii), {"replaced": 2, "fallback_file_missing": 3})
+
+
+def test_windows_of_the_validation_overlap_by_half_and_those_of_training_do_not(tmp_path):
+    corpus(tmp_path)
+    task = task_of(tmp_path)
+    assert task.batch_loader(0).dataset.geometry == (100, 40, 40, 0)
+    assert task.geometry(task.config.shingling_hop / 2) == (100, 40, 20, 0)
+    assert task_of(tmp_path, "data.maxlen=12").geometry(4) == (100, 40, 40, 120)
+
+
+def test_the_audit_knows_a_batch_by_its_anchors(tmp_path):
+    corpus(tmp_path)
+    keys = dict(text.split("=", 1) for text in overrides(tmp_path))
+    loader = audited(keys)
+    seen = [loader.sample_ids(batch) for batch in loader]
+    flat = [number for batch in seen for number in batch]
+    assert {len(batch) for batch in seen} == {4} and len(set(flat)) == len(flat) == 16
