@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.common.training.ranks import Requeue
 from millrace.image.producer import epochs, production
-from millrace.image.producer.sentry import Pointers, Producer, Stopped, Times, Trainer
+from millrace.image.producer.sentry import Pointers, Producer, Times, Trainer
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
@@ -55,7 +56,7 @@ def producing(tmp_path):
     records = write_set(tmp_path, LENGTHS)
 
     def produce() -> None:
-        with contextlib.suppress(Stopped), Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side:
+        with contextlib.suppress(Requeue), Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side:
             production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, 1)
 
     end, thread = threading.Event(), threading.Thread(target=produce)
