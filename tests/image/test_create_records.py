@@ -202,6 +202,35 @@ def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_pat
     assert names == {f"train-0000{number}-of-00003.h5" for number in range(3)} | {"train-00000-of-00002.h5"}
 
 
+def splits_content(out: Path) -> dict[str, bytes]:
+    """Every file of both splits."""
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in out.glob("*/*")}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--train-size", "6"),
+        ("--val-resize", "9"),
+        ("--val-size", "6"),
+        ("--exif", "apply"),
+        ("--layout", "encoded"),
+    ],
+)
+def test_no_file_keeps_pixels_of_other_settings(tmp_path, flags):
+    raw = small_tree(tmp_path / "raw")
+    for split in ("train", "val"):
+        for number in range(4):
+            path = raw / split / f"class 0/turned {number}.jpg"
+            write_picture(path, number, orientation=6, size=(20, 12))
+    out = convert(raw, tmp_path / "out", *SMALL)
+    before = splits_content(out)
+    convert(raw, out, *SMALL, *flags)
+    assert splits_content(out) == splits_content(convert(raw, tmp_path / "anew", *SMALL, *flags)) != before
+    convert(raw, out, *SMALL)
+    assert splits_content(out) == before
+
+
 def flat(raw: Path, lines: list[str], place: str = "", encoding: str = "utf-8", first: int = 1) -> Path:
     """A val without class folders, but for a hidden one."""
     small_tree(raw, val=0)

@@ -59,6 +59,30 @@ def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(
     assert np.concatenate(read_ids(tmp_path, 3)).tolist() != np.concatenate(ids).tolist()
 
 
+def test_each_epoch_draws_other_pools_and_another_order_within_them():
+    lengths = np.full(12, 5)
+    epochs_of = {
+        (seed, epoch): list(shuffle.groups(lengths, 3, seed, epoch)) for seed in (1, 2) for epoch in (1, 2, 3)
+    }
+    pools = {str([sorted(files.tolist()) for files, _ in groups]) for groups in epochs_of.values()}
+    orders = [str(rows.tolist()) for groups in epochs_of.values() for _, rows in groups]
+    assert len(pools) == len(epochs_of) and len({*orders}) == len(orders) == 6 * 4
+
+
+def test_an_epoch_is_told_by_what_lies_on_the_disk(tmp_path):
+    source = write_set(tmp_path, [8] * 6)
+
+    def damage(text: str) -> None:
+        """Put a whole file in the place of another one, when both are written."""
+        if text == "makes epoch 1: 3 of 6 files":
+            (folder,) = tmp_path.glob(".train_1.*.partial")
+            shutil.copy(folder / "train-00000-of-00006.h5", folder / "train-00001-of-00006.h5")
+
+    with pytest.raises(MillraceError, match="train_1: does not hold each record once"):
+        EpochMaker(source, tmp_path, 3, seed=1).make(1, damage)
+    assert [path.name for path in tmp_path.iterdir()] == ["train"]
+
+
 def test_files_of_other_programs_without_index_and_ids_are_shuffled_too(tmp_path):
     (tmp_path / "train").mkdir()
     for number in range(3):

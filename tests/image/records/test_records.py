@@ -46,6 +46,25 @@ def test_a_file_that_is_written_in_pieces_is_the_same_bytes(tmp_path, size):
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["x.h5"]
 
 
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_the_digest_of_a_file_is_of_every_image_label_and_id(tmp_path, is_fixed):
+    def digest(images=range(5), labels=(0,) * 5, ids=range(5), lengths=(9,) * 5) -> str:
+        content = images_of(np.array(images))
+        if not is_fixed:
+            content = [image.tobytes()[:length] for image, length in zip(content, lengths, strict=True)]
+        return write_records(tmp_path / "x.h5", content, labels, ids).digest
+
+    digests = [digest()]
+    for place in range(5):
+        digests.append(digest(images=[200 if number == place else number for number in range(5)]))
+        digests.append(digest(labels=[int(number == place) for number in range(5)]))
+        digests.append(digest(ids=[200 if number == place else number for number in range(5)]))
+    if not is_fixed:  # the same bytes, cut at other places
+        digests.append(digest(images=[0] * 5, lengths=(9, 9, 9, 9, 9)))
+        digests.append(digest(images=[0] * 5, lengths=(9, 9, 9, 6, 12)))
+    assert len({*digests}) == len(digests)
+
+
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
     with (
         pytest.raises(ValueError, match="an image is float32"),
