@@ -28,10 +28,16 @@ def parse(raw: str = "raw", **options: object) -> Sources:
     return workflow_sources.sync(sources.collect, settings, PARTITIONS)
 
 
+def parsed(**options: object) -> Sources:
+    """What a parse finds that a run follows."""
+    found = parse(**options)
+    found.save()
+    return found
+
+
 def build(max_error_fraction: str = "0.1", **options: object) -> Path:
     """Parse, and run all jobs that a run would have; returns the records' folder."""
-    found, records = parse(**options), Path("results/image/records")
-    found.save()
+    found, records = parsed(**options), Path("results/image/records")
     for split, blocks in found.partitions.items():
         for block in blocks:
             partition, report = f"{PARTITIONS}/{block}.json", f"{records}/partitions/{block}.json"
@@ -70,6 +76,35 @@ def test_partitions_give_the_bytes_of_the_command_and_a_report_of_damaged_images
         assert one == two
     report = [json.loads(path.read_text()) for path in sorted((records / "partitions").glob("train-*.json"))]
     assert {name for each in report for file in each.values() for name, *_ in file["rejects"]} == set(reasons)
+
+
+def convert_train(found: Sources, records: Path) -> list[int]:
+    """Exit codes of the jobs that convert train."""
+    places = [f"{PARTITIONS}/{block}.json" for block in found.partitions["train"]]
+    return [
+        create_records.main(["--partition", place, "--local-scratch-dir", str(records)]) for place in places
+    ]
+
+
+def test_an_image_that_changes_after_the_parse_or_between_the_jobs_is_an_error(raw, capsys):
+    records, path = Path("results/image/records"), raw / "train/class 2/020.png"
+    found, content = parsed(), path.read_bytes()
+    path.write_bytes(content + b"more")
+    assert sorted(convert_train(found, records)) == [0, 1]
+    assert "020.png: has changed since it was listed. Run the same command" in capsys.readouterr().err
+
+    # Of the same size, so the merge finds it when it writes a file again.
+    path.write_bytes(content)
+    damage(raw / "train")
+    assert convert_train(parsed(), records) == [0, 0]
+    for path in raw.rglob("*.png"):
+        if path.is_file():
+            path.write_bytes(b"0" * path.stat().st_size)
+    argv = ["--split", f"{PARTITIONS}/splits/train.json", "--partitions-dir", PARTITIONS]
+    argv += ["--index", f"{records}/train/records.json", "--max-error-fraction", "0.5"]
+    assert merge_records.main(argv) == 1
+    assert "(no_image), read before. Run it again" in capsys.readouterr().err
+    assert not (records / "train/records.json").exists()
 
 
 def test_a_parse_writes_only_what_has_changed_and_says_it(raw):
