@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 
 import h5py
@@ -95,6 +96,22 @@ def test_files_of_other_programs_without_index_and_ids_are_shuffled_too(tmp_path
     images, _, ids = RecordReader(RecordSet.open(tmp_path, "train_1")).read(0, 0, 4)
     assert np.array_equal(images, images_of(ids))
     assert np.array_equal(np.sort(np.concatenate(read_ids(tmp_path, 1))), np.arange(12))
+
+
+def test_an_epoch_is_of_one_set_of_records_seed_pool_and_number(tmp_path):
+    source = write_set(tmp_path, LENGTHS)
+    first, *others = source.files
+    changed = dataclasses.replace(source, files=[dataclasses.replace(first, digest="0"), *others])
+    makers = [(source, 3, 1, 1), (source, 2, 1, 1), (source, 3, 2, 1), (source, 3, 1, 2), (changed, 3, 1, 1)]
+    marks = [EpochMaker(records, tmp_path, pool, seed).mark(epoch) for records, pool, seed, epoch in makers]
+    assert all(one != other for one, other in itertools.combinations(marks, 2))
+    assert EpochMaker(source, tmp_path, 3, 1).mark(1) == marks[0]
+
+
+def test_records_whose_ids_are_not_those_of_their_index_are_refused(tmp_path):
+    source = dataclasses.replace(write_set(tmp_path, LENGTHS), ids_digest="58-0")
+    with pytest.raises(MillraceError, match=r"train: its files hold ids .* the index says 58-0"):
+        EpochMaker(source, tmp_path, 3, seed=1)
 
 
 def test_a_folder_of_somebody_else_and_a_stop_leave_nothing_half_made(tmp_path):
