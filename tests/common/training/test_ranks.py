@@ -100,6 +100,9 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
         assert counted(folder, 2) == {epoch: [1] * 37 for epoch in range(epochs)}
         digests = {jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}
         assert len(digests) == 1
+        whole = [line["epoch_samples"] for line in lines(folder) if line["event"] == "epoch"]
+        trained = [line["counts"]["samples"] for line in lines(folder) if line["event"] == "train"]
+        assert whole == [37] * epochs and (folder == killed or sum(trained) == 37 * epochs)
     assert weights(killed).keys() == weights(alone).keys()
     assert all(torch.equal(weights(killed)[name], tensor) for name, tensor in weights(alone).items())
     # The split into ranks makes no difference to the losses, nor to the weights, beyond rounding.
