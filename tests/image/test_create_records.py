@@ -96,6 +96,7 @@ def test_train_is_shuffled_by_the_seed_and_a_permutation_of_its_images(tmp_path)
     ]
     records, images, labels, ids = all_records(outs[0] / "train")
     assert records.lengths.tolist() == np.load(outs[0] / "train/length.npy").tolist() == [6, 5, 5, 5]
+    assert [RecordSet.open(out).seed for out in outs] == [1, 1, 2]
     assert [file.name for file in records.files][::3] == [
         "train-00000-of-00004.h5",
         "train-00003-of-00004.h5",
@@ -161,12 +162,22 @@ def test_damaged_images_are_listed_and_the_lengths_still_differ_by_one_at_most(t
     assert {each["image"]: each["reason"] for each in rejects} == reasons and all(
         each["detail"] for each in rejects
     )
+    assert [each["image"] for each in rejects] == sorted(reasons)
     records, _, labels, ids = all_records(out / "train")
     assert records.lengths.tolist() == [4, 4, 4, 3] and sorted(ids) == list(range(15))
     assert records.counts == np.bincount(labels).tolist()
     before = {path: os.stat(path).st_mtime_ns for path in (out / "train").glob("*.h5")}
     convert(raw, tmp_path / "out", *flags, "0.5")
     assert {path: os.stat(path).st_mtime_ns for path in before} == before
+
+
+def test_files_that_would_hold_no_record_are_refused(tmp_path, capsys):
+    raw = small_tree(tmp_path / "raw", train=7)
+    damage(raw / "train")
+    flags = (*SMALL, "--train-files", "16", "--max-error-fraction", "1")
+    assert not (convert(raw, tmp_path / "out", *flags, code=1) / "train/records.json").exists()
+    assert "15 images of 21 can be used, for 16 files: class 0" in capsys.readouterr().err
+    assert len(RecordSet.open(convert(raw, tmp_path / "out", *flags, "--train-files", "15"))) == 15
 
 
 def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record(tmp_path, monkeypatch):

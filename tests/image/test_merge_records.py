@@ -107,6 +107,27 @@ def test_an_image_that_changes_after_the_parse_or_between_the_jobs_is_an_error(r
     assert not (records / "train/records.json").exists()
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_index_lists_no_file_that_is_missing_or_of_other_images(raw, capsys, lost):
+    records = build()
+    if lost:
+        (records / "train/train-00001-of-00004.h5").unlink()
+    else:
+        write_picture(raw / "train/class 0/000.png", 99, size=(8, 8))
+    parsed()
+    argv = ["--split", f"{PARTITIONS}/splits/train.json", "--partitions-dir", PARTITIONS]
+    argv += ["--index", f"{records}/train/records.json", "--max-error-fraction", "0.1"]
+    assert merge_records.main(argv) == 1
+    assert "is missing, or was made from other images. Convert again: its job" in capsys.readouterr().err
+
+
+def test_an_index_is_gone_as_soon_as_a_file_of_it_is_written_anew(raw):
+    records = build()
+    assert convert_train(parse(), records) == [0, 0] and (records / "train/records.json").exists()
+    assert convert_train(parsed(train_size=6), records) == [0, 0]
+    assert not (records / "train/records.json").exists() and (records / "val/records.json").exists()
+
+
 def test_a_parse_writes_only_what_has_changed_and_says_it(raw):
     assert parse().changes == "27 images new -> 3 of 3 partitions and the index"
     build()  # of the order that the parse before has given
