@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from millrace.common import cli, settings
+from millrace.common.machine import memory
 from millrace.image import create_records
 from millrace.image.records.dataset import HDF5Record
 from millrace.image.records.folder import read_tree
@@ -178,6 +181,74 @@ def test_files_that_would_hold_no_record_are_refused(tmp_path, capsys):
     assert not (convert(raw, tmp_path / "out", *flags, code=1) / "train/records.json").exists()
     assert "15 images of 21 can be used, for 16 files: class 0" in capsys.readouterr().err
     assert len(RecordSet.open(convert(raw, tmp_path / "out", *flags, "--train-files", "15"))) == 15
+
+
+GHOSTSCRIPT = """#!/bin/sh
+touch {mark}
+exec sleep 0
+"""
+
+
+@pytest.mark.parametrize("name", ["drawing.jpg", "drawing.TIFF", "drawing.png"])
+@pytest.mark.parametrize("layout", ["fixed", "encoded"])
+def test_an_image_of_another_format_is_rejected_and_starts_no_program(tmp_path, monkeypatch, name, layout):
+    """Pillow has Ghostscript draw an EPS, whatever its name is."""
+    raw, mark, program = small_tree(tmp_path / "raw"), tmp_path / "started", tmp_path / "bin/gs"
+    program.parent.mkdir()
+    program.write_text(GHOSTSCRIPT.format(mark=mark))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # not looked for yet
+    eps = raw / "train/class 0" / name
+    picture(1, (8, 8)).save(eps, "EPS")
+    picture(2, (8, 8)).save(raw / "val/class 0/moving.jpg", "GIF")
+    out = convert(raw, tmp_path / "out", *SMALL, "--layout", layout, "--max-error-fraction", "0.5")
+    assert not mark.exists()
+    for split, path in (("train", f"class 0/{name}"), ("val", "class 0/moving.jpg")):
+        (reject,) = map(json.loads, (out / split / "rejects.jsonl").read_text().splitlines())
+        assert (reject["image"], reject["reason"]) == (path, "no_image")
+        assert "no image of a known format (JPEG, PNG, PPM, BMP, TIFF, WEBP)" in reject["detail"]
+
+
+def bomb(path: Path, side: int) -> Path:
+    """A PNG of `side` x `side` black pixels, one bit each."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    packer, row = zlib.compressobj(9), bytes(1 + -(-side // 8))
+    pixels = b"".join([*(packer.compress(row) for _ in range(side)), packer.flush()])
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", pixels) + chunk(b"IEND", b""))
+    return path
+
+
+@pytest.mark.parametrize("layout", ["fixed", "encoded"])
+def test_an_image_of_too_many_pixels_is_rejected_by_its_header_and_takes_no_memory(tmp_path, layout):
+    raw = small_tree(tmp_path / "raw")
+    size = bomb(raw / "train/class 0/bomb.png", 13_000).stat().st_size
+    memory.forget_highest_resident()
+    before = memory.highest_resident()
+    out = convert(raw, tmp_path / "out", *SMALL, "--layout", layout)
+    assert size < 30_000 and memory.highest_resident() - before < 100_000_000
+    (reject,) = map(json.loads, (out / "train/rejects.jsonl").read_text().splitlines())
+    assert (reject["image"], reject["reason"]) == ("class 0/bomb.png", "too_large")
+    assert reject["detail"] == "13000 x 13000 pixels, more than max_pixels 50000000"
+    assert json.loads((out / "train/ledger.json").read_text())["rejected"] == {"too_large": 1}
+
+
+@pytest.mark.parametrize(("most", "rejected"), [(64, 0), (63, 30)])
+def test_the_number_of_pixels_is_a_choice_and_another_one_converts_again(tmp_path, most, rejected):
+    raw = small_tree(tmp_path / "raw")
+    convert(raw, tmp_path / "out", *SMALL)
+    write_picture(raw / "train/class 0/small.png", 1, size=(7, 9))  # 63 pixels
+    for path in (raw / "val").rglob("*.png"):
+        write_picture(path, 1, size=(7, 9))
+    flags = ("--max-pixels", str(most), "--max-error-fraction", "1", "--train-files", "1")
+    out = convert(raw, tmp_path / "out", *SMALL, *flags)
+    assert len((out / "train/rejects.jsonl").read_text().splitlines()) == rejected
+    assert len(RecordSet.open(out)) == 31 - rejected
 
 
 def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record(tmp_path, monkeypatch):

@@ -92,7 +92,7 @@ def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
         content = path.read_bytes()
         if len(content) != row[1]:
             raise MillraceError("has changed since it was listed", str(path), "Run the same command again")
-        image, odd = read_image(content, pixels["exif"], path.suffix)
+        image, odd = read_image(content, pixels["exif"], path.suffix, pixels["max_pixels"])
         if pixels["layout"] != ENCODED:
             return resized(image, pixels["resize"], pixels["crop"]), odd
     except OSError as error:
