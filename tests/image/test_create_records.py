@@ -267,7 +267,7 @@ def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record
         resized(Image.new("RGB", (1, 60000)), 256, 224)
 
 
-def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_path):
+def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_path, capsys):
     raw = small_tree(tmp_path / "raw")
     out = convert(raw, tmp_path / "out", *SMALL)
     files = sorted((out / "train").glob("*.h5"))
@@ -276,7 +276,10 @@ def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_pat
     files[1].write_bytes(expected[files[1]][:100])
     (out / "train/train-00000-of-00002.h5").write_bytes(b"somebody else's")
     before = {path: os.stat(path).st_ino for path in files[2:]}
+    capsys.readouterr()
     convert(raw, tmp_path / "out", *SMALL)
+    said = capsys.readouterr().err
+    assert "4 record files, 2 of them kept" in said and "2 record files, 2 of them kept" in said
     assert {path: path.read_bytes() for path in files} == expected
     assert {path: os.stat(path).st_ino for path in before} == before
     convert(raw, tmp_path / "out", *SMALL, "--train-files", "3")

@@ -383,15 +383,6 @@ def test_each_group_of_a_tasks_optimiser_has_its_own_rate(tmp_path, monkeypatch)
     assert [line["lr"] for line in lines(tmp_path) if line["event"] == "train"] == pytest.approx([0.3, 0.15])
 
 
-def test_a_run_in_half_precision_goes_on_with_its_scale(tmp_path):
-    settings = {"precision": "16-mixed", "max_steps": 12, "save_steps": 6}
-    alone = run(tmp_path / "alone", settings, {})
-    assert forked(tmp_path / "killed", settings, {"fault": "kill", "at_step": 8}) == -signal.SIGKILL
-    result = run(tmp_path / "killed", settings, {})
-    assert result.resumed_step == 6 and result.digest == alone.digest
-    assert exact(tmp_path / "killed") == exact(tmp_path / "alone")
-
-
 class BesideAnother(Exchange):
     """What rank 0 of two hears: of rank 1 what `says` makes of its own values."""
 
