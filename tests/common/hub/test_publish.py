@@ -266,3 +266,24 @@ def test_many_deletes_are_refused_and_a_changed_file_is_not_published(tmp_path, 
         new[0].source.write_bytes(b"other")
         with pytest.raises(MillraceError, match="has changed since it was planned"):
             publish(hub, files[:2] + new)
+
+
+def test_a_plan_names_ten_of_a_kind_and_counts_the_bytes_of_all(tmp_path):
+    files = write_shards(tmp_path / "tars", range(12), 1000)
+    assert make_plan(files, []).lines() == [
+        "delete nothing",
+        "add 12 files (12,000 bytes)",
+        *(f"  data/malta/train/{number:05d}.tar (1,000 bytes)" for number in range(10)),
+        "  and 2 more",
+        "change nothing",
+        "keep nothing",
+    ]
+    assert not any("more" in line for line in make_plan(files[:10], []).lines())
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "data/../x", "/etc/x", "data//x", "data/.x", "data/x/", "data/a b", ""]
+)
+def test_a_path_that_leads_elsewhere_is_not_published(path):
+    with pytest.raises(MillraceError, match="not a path that can be published"):
+        make_plan([File.of(path, b"x")], [])
