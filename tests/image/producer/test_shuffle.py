@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import shutil
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -12,11 +13,12 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.image.producer import epochs, production, quality, shuffle
+from millrace.image.producer.sentry import Wanted
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import RecordFile
 from millrace.image.records.record_set import RecordSet
-from tests.image.record_sets import images_of, write_set
+from tests.image.record_sets import images_of, write_records, write_set
 
 LENGTHS = [9, 9, 8, 8, 8, 8, 8]
 
@@ -152,6 +154,46 @@ def test_a_class_that_lies_in_few_files_is_found_in_little_of_the_epoch(tmp_path
     spreads = [quality.expected_spread(RecordSet.open(tmp_path, "train"), pool)[1:] for pool in (1, 2, 3, 4)]
     # Pools of 3 and 1 file: 3/4 of the epoch with a chance of 3/4, and 1/4 with a chance of 1/4.
     assert spreads == [(x, x, x) for x in (0.25, 0.5, 0.625, 1.0)]
+
+
+@pytest.mark.parametrize(("pool", "mean", "worst"), [(1, 0.625, 0.25), (2, 0.75, 0.5), (4, 1.0, 1.0)])
+def test_the_worst_class_is_the_one_in_fewest_files_and_one_without_records_is_none(
+    tmp_path, pool, mean, worst
+):
+    files = []
+    for number in range(4):
+        labels = [0, 1] if number == 2 else [0, 0]
+        path = tmp_path / "train" / f"train-{number}.h5"
+        files.append(write_records(path, images_of(np.arange(2)), labels, [2 * number, 2 * number + 1]))
+    records = RecordSet(tmp_path / "train", "train", ["a", "b", "none"], files, [7, 1], size=(4, 6))
+    spread = quality.expected_spread(records, pool)
+    assert (spread.mean_class, spread.worst_class, spread.record) == (mean, worst, pool / 4)
+    assert f"{mean:.1%} of the epoch, at worst in {worst:.1%}" in spread.line(8)
+
+
+def test_disk_is_for_the_epochs_that_are_wanted_and_those_there_give_way(tmp_path, monkeypatch):
+    records = write_set(tmp_path, LENGTHS)
+    each = sum(file.bytes for file in records.files)
+    free = SimpleNamespace(free=2 * each)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: free)
+    production.check_disk(records, tmp_path, 5, Wanted(0, 3, 1, []))  # epochs 1 and 2, whatever is allowed
+    for wanted in (None, Wanted(0, 4, 1, []), Wanted(3, 3, 1, [])):
+        with pytest.raises(MillraceError, match=r"at most [36] epochs? of .* or give --allowed-ahead 1"):
+            production.check_disk(records, tmp_path, 5, wanted)
+    EpochMaker(records, tmp_path, 2, seed=0).make(1, nothing)
+    free.free = 0
+    production.check_disk(records, tmp_path, 0, None)
+    with pytest.raises(MillraceError, match="at most 2 epochs"):
+        production.check_disk(records, tmp_path, 1, None)
+
+
+def test_only_what_a_producer_left_half_made_is_swept_away(tmp_path):
+    left = [".train_1.0a.partial", ".train_12.b.removed"]
+    others = [".train_0.a.partial", ".train_x.a.partial", ".train_1.a", "train_1", ".val_1.a.partial"]
+    for name in (*left, *others):
+        (tmp_path / name).mkdir()
+    epochs.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
 def test_spread_and_entropy_grow_with_the_pool_up_to_those_of_a_full_shuffle(tmp_path):
