@@ -135,6 +135,8 @@ def test_a_folder_of_somebody_else_and_a_stop_leave_nothing_half_made(tmp_path):
 def test_memory_and_disk_that_do_not_suffice_are_refused_with_what_fits(tmp_path):
     records = write_set(tmp_path, LENGTHS)
     sizes = shuffle.pool_bytes(records)
+    # The largest files, as any may come together.
+    assert sizes.tolist() == [72 * most for most in (9, 18, 26, 34, 42, 50, 58)]
     assert production.check_memory(records, 100, int(sizes[-1])) == 7
     with pytest.raises(MillraceError, match="Give --shuffle_pool 3, the most that fits"):
         production.check_memory(records, 4, int(sizes[2]))
