@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import EpsImagePlugin, Image
+from PIL import EpsImagePlugin, Image, ImageOps
 
 from millrace.common import cli, settings
 from millrace.common.machine import memory
@@ -19,7 +19,7 @@ from millrace.image import create_records
 from millrace.image.records.dataset import HDF5Record
 from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
-from millrace.image.records.pixels import Unusable, resized
+from millrace.image.records.pixels import Unusable, read_image, resized
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 from tests.image.trees import odd_tree, picture, small_tree, write_picture
@@ -138,6 +138,17 @@ def test_encoded_records_are_the_files_bytes_and_are_decoded_when_read(tmp_path)
     (turned, _), (other, _) = HDF5Record(out / "validation")
     with Image.open(raw / "validation/a/1.jpg") as image:
         assert np.array_equal(turned, np.rot90(image, -1)) and np.array_equal(other, picture(2))
+
+
+@pytest.mark.parametrize("orientation", range(9))
+def test_a_rotation_is_applied_as_pillow_does_it_and_counted(tmp_path, orientation):
+    path = write_picture(tmp_path / "a.jpg", 3, orientation=orientation, size=(12, 8))
+    image, odd = read_image(path.read_bytes(), "apply", ".jpg")
+    ignored, _ = read_image(path.read_bytes(), "ignore", ".jpg")
+    with Image.open(path) as opened:
+        assert np.array_equal(image, ImageOps.exif_transpose(opened))
+        assert np.array_equal(ignored, opened)
+    assert odd == ["exif_orientation"] * (2 <= orientation <= 8)
 
 
 def damage(folder: Path) -> dict[str, str]:
@@ -327,6 +338,12 @@ def test_no_file_keeps_pixels_of_other_settings(tmp_path, flags):
     assert splits_content(out) == splits_content(convert(raw, tmp_path / "anew", *SMALL, *flags)) != before
     convert(raw, out, *SMALL)
     assert splits_content(out) == before
+
+
+def test_a_crop_that_is_larger_than_the_resized_image_is_refused(tmp_path, capsys):
+    convert(small_tree(tmp_path / "raw"), tmp_path / "out", *SMALL, "--val-size", "9", code=1)
+    assert "val_size 9 is more than val_resize 8" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def flat(raw: Path, lines: list[str], place: str = "", encoding: str = "utf-8", first: int = 1) -> Path:

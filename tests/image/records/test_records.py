@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -162,6 +165,46 @@ def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
     published(tmp_path / "val", images=PIXELS, labels=[1, 2])
     with pytest.raises(MillraceError, match="labels of val go up to 2, train has 2"):
         check_classes(RecordSet.open(tmp_path), RecordSet.open(tmp_path, "val"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "records.json: was written by another version of Millrace. Convert again"),
+        ({"version": 0}, "was written by another version"),
+        ({"classes": ["a", "b"]}, "labels up to 2, but 2 classes"),
+        ({"size": [6, 4]}, r"the index says 3 records \(fixed, \(6, 4\)\) .* has 3 \(fixed, \(4, 6\)\)"),
+        ({"layout": "encoded", "size": None}, r"the index says 3 records \(encoded, None\)"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(tmp_path, change, words):
+    path = write_set(tmp_path, [3, 2]).folder / "records.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(MillraceError, match=words):
+        RecordReader(RecordSet.open(tmp_path)).read(0, 0, 1)
+
+
+def test_a_file_of_another_size_in_bytes_is_refused(tmp_path):
+    records = write_set(tmp_path, [3, 2])
+    with open(records.path(0), "ab") as handle:
+        handle.write(b"more")
+    with pytest.raises(MillraceError, match="the index says 3 records"):
+        RecordReader(records).read(0, 0, 1)
+
+
+def test_files_of_others_of_different_layouts_or_sizes_are_refused(tmp_path):
+    published(tmp_path / "train", "a.h5", images=PIXELS, labels=[0, 1])
+    published(tmp_path / "train", "b.h5", images=PIXELS[:, :3], labels=[0, 1])
+    with pytest.raises(MillraceError, match="holds files of different layouts"):
+        RecordSet.open(tmp_path)
+
+
+def test_splits_of_other_classes_are_refused(tmp_path):
+    train, val = write_set(tmp_path, [6]), write_set(tmp_path, [6], "val")
+    check_classes(train, val)
+    for others in (["class 0", "class 2", "class 1"], ["class 0", "class 1", "class 2", "class 3"]):
+        with pytest.raises(MillraceError, match=r"have 3 and [34] classes that differ"):
+            check_classes(train, dataclasses.replace(val, classes=others))
 
 
 def test_our_own_files_without_their_index_or_each_other_are_not_finished(tmp_path):
