@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.image.records.deal import FilePlan
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import multiset_digest, read_facts, record_writer
 from millrace.image.records.record_set import RecordSet, check_classes, validation_folder
@@ -66,6 +67,22 @@ def test_the_digest_of_a_file_is_of_every_image_label_and_id(tmp_path, is_fixed)
         digests.append(digest(images=[0] * 5, lengths=(9, 9, 9, 9, 9)))
         digests.append(digest(images=[0] * 5, lengths=(9, 9, 9, 6, 12)))
     assert len({*digests}) == len(digests)
+
+
+def test_every_setting_of_the_pixels_and_every_image_is_part_of_a_plans_digest():
+    pixels = {"layout": "fixed", "exif": "ignore", "max_pixels": 9, "resize": 8, "crop": 7}
+    rows = [("a/1.png", 10, 11, 0), ("b/2.png", 20, 21, 1)]
+    plan = FilePlan("train-00000-of-00002.h5", 0, 2, rows)
+    changed = [pixels | {key: "other"} for key in pixels]
+    changed += [{key: value for key, value in pixels.items() if key != left} for left in pixels]
+    digests = [plan.digest(each) for each in (pixels, *changed)]
+    for change in ({"name": "x"}, {"first": 1}, {"step": 1}, {"rows": rows[:1]}, {"rows": rows[::-1]}):
+        digests.append(dataclasses.replace(plan, **change).digest(pixels))
+    for place in range(4):
+        row = (*rows[1][:place], "7" if place == 0 else 7, *rows[1][place + 1 :])
+        digests.append(dataclasses.replace(plan, rows=[rows[0], row]).digest(pixels))
+    assert len({*digests}) == len(digests) == 1 + 10 + 5 + 4
+    assert FilePlan.from_dict(plan.as_dict()).digest(dict(reversed(pixels.items()))) == digests[0]
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
