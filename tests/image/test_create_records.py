@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image, ImageOps
 
 from millrace.common import cli, settings
+from millrace.common.machine import memory
 from millrace.image import create_records
 from millrace.image.records.dataset import HDF5Record
 from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
-from millrace.image.records.pixels import Unusable, resized
+from millrace.image.records.pixels import Unusable, read_image, resized
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 from tests.image.trees import odd_tree, picture, small_tree, write_picture
@@ -96,6 +99,7 @@ def test_train_is_shuffled_by_the_seed_and_a_permutation_of_its_images(tmp_path)
     ]
     records, images, labels, ids = all_records(outs[0] / "train")
     assert records.lengths.tolist() == np.load(outs[0] / "train/length.npy").tolist() == [6, 5, 5, 5]
+    assert [RecordSet.open(out).seed for out in outs] == [1, 1, 2]
     assert [file.name for file in records.files][::3] == [
         "train-00000-of-00004.h5",
         "train-00003-of-00004.h5",
@@ -136,6 +140,17 @@ def test_encoded_records_are_the_files_bytes_and_are_decoded_when_read(tmp_path)
         assert np.array_equal(turned, np.rot90(image, -1)) and np.array_equal(other, picture(2))
 
 
+@pytest.mark.parametrize("orientation", range(9))
+def test_a_rotation_is_applied_as_pillow_does_it_and_counted(tmp_path, orientation):
+    path = write_picture(tmp_path / "a.jpg", 3, orientation=orientation, size=(12, 8))
+    image, odd = read_image(path.read_bytes(), "apply", ".jpg")
+    ignored, _ = read_image(path.read_bytes(), "ignore", ".jpg")
+    with Image.open(path) as opened:
+        assert np.array_equal(image, ImageOps.exif_transpose(opened))
+        assert np.array_equal(ignored, opened)
+    assert odd == ["exif_orientation"] * (2 <= orientation <= 8)
+
+
 def damage(folder: Path) -> dict[str, str]:
     """Damage six of the images; returns their names with the reasons."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))[::3]
@@ -161,12 +176,90 @@ def test_damaged_images_are_listed_and_the_lengths_still_differ_by_one_at_most(t
     assert {each["image"]: each["reason"] for each in rejects} == reasons and all(
         each["detail"] for each in rejects
     )
+    assert [each["image"] for each in rejects] == sorted(reasons)
     records, _, labels, ids = all_records(out / "train")
     assert records.lengths.tolist() == [4, 4, 4, 3] and sorted(ids) == list(range(15))
     assert records.counts == np.bincount(labels).tolist()
     before = {path: os.stat(path).st_mtime_ns for path in (out / "train").glob("*.h5")}
     convert(raw, tmp_path / "out", *flags, "0.5")
     assert {path: os.stat(path).st_mtime_ns for path in before} == before
+
+
+def test_files_that_would_hold_no_record_are_refused(tmp_path, capsys):
+    raw = small_tree(tmp_path / "raw", train=7)
+    damage(raw / "train")
+    flags = (*SMALL, "--train-files", "16", "--max-error-fraction", "1")
+    assert not (convert(raw, tmp_path / "out", *flags, code=1) / "train/records.json").exists()
+    assert "15 images of 21 can be used, for 16 files: class 0" in capsys.readouterr().err
+    assert len(RecordSet.open(convert(raw, tmp_path / "out", *flags, "--train-files", "15"))) == 15
+
+
+GHOSTSCRIPT = """#!/bin/sh
+touch {mark}
+exec sleep 0
+"""
+
+
+@pytest.mark.parametrize("name", ["drawing.jpg", "drawing.TIFF", "drawing.png"])
+@pytest.mark.parametrize("layout", ["fixed", "encoded"])
+def test_an_image_of_another_format_is_rejected_and_starts_no_program(tmp_path, monkeypatch, name, layout):
+    """Pillow has Ghostscript draw an EPS, whatever its name is."""
+    raw, mark, program = small_tree(tmp_path / "raw"), tmp_path / "started", tmp_path / "bin/gs"
+    program.parent.mkdir()
+    program.write_text(GHOSTSCRIPT.format(mark=mark))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # not looked for yet
+    eps = raw / "train/class 0" / name
+    picture(1, (8, 8)).save(eps, "EPS")
+    picture(2, (8, 8)).save(raw / "val/class 0/moving.jpg", "GIF")
+    out = convert(raw, tmp_path / "out", *SMALL, "--layout", layout, "--max-error-fraction", "0.5")
+    assert not mark.exists()
+    for split, path in (("train", f"class 0/{name}"), ("val", "class 0/moving.jpg")):
+        (reject,) = map(json.loads, (out / split / "rejects.jsonl").read_text().splitlines())
+        assert (reject["image"], reject["reason"]) == (path, "no_image")
+        assert "no image of a known format (JPEG, PNG, PPM, BMP, TIFF, WEBP)" in reject["detail"]
+
+
+def bomb(path: Path, side: int) -> Path:
+    """A PNG of `side` x `side` black pixels, one bit each."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    packer, row = zlib.compressobj(9), bytes(1 + -(-side // 8))
+    pixels = b"".join([*(packer.compress(row) for _ in range(side)), packer.flush()])
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", pixels) + chunk(b"IEND", b""))
+    return path
+
+
+@pytest.mark.parametrize("layout", ["fixed", "encoded"])
+def test_an_image_of_too_many_pixels_is_rejected_by_its_header_and_takes_no_memory(tmp_path, layout):
+    raw = small_tree(tmp_path / "raw")
+    size = bomb(raw / "train/class 0/bomb.png", 13_000).stat().st_size
+    memory.forget_highest_resident()
+    before = memory.highest_resident()
+    out = convert(raw, tmp_path / "out", *SMALL, "--layout", layout)
+    assert size < 30_000 and memory.highest_resident() - before < 100_000_000
+    (reject,) = map(json.loads, (out / "train/rejects.jsonl").read_text().splitlines())
+    assert (reject["image"], reject["reason"]) == ("class 0/bomb.png", "too_large")
+    assert reject["detail"] == "13000 x 13000 pixels, more than max_pixels 50000000"
+    assert json.loads((out / "train/ledger.json").read_text())["rejected"] == {"too_large": 1}
+
+
+@pytest.mark.parametrize(("most", "rejected"), [(64, 0), (63, 30)])
+def test_the_number_of_pixels_is_a_choice_and_another_one_converts_again(tmp_path, most, rejected):
+    raw = small_tree(tmp_path / "raw")
+    convert(raw, tmp_path / "out", *SMALL)
+    write_picture(raw / "train/class 0/small.png", 1, size=(7, 9))  # 63 pixels
+    for path in (raw / "val").rglob("*.png"):
+        write_picture(path, 1, size=(7, 9))
+    flags = ("--max-pixels", str(most), "--max-error-fraction", "1", "--train-files", "1")
+    out = convert(raw, tmp_path / "out", *SMALL, *flags)
+    assert len((out / "train/rejects.jsonl").read_text().splitlines()) == rejected
+    assert len(RecordSet.open(out)) == 31 - rejected
 
 
 def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record(tmp_path, monkeypatch):
@@ -185,7 +278,7 @@ def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record
         resized(Image.new("RGB", (1, 60000)), 256, 224)
 
 
-def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_path):
+def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_path, capsys):
     raw = small_tree(tmp_path / "raw")
     out = convert(raw, tmp_path / "out", *SMALL)
     files = sorted((out / "train").glob("*.h5"))
@@ -194,12 +287,63 @@ def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_pat
     files[1].write_bytes(expected[files[1]][:100])
     (out / "train/train-00000-of-00002.h5").write_bytes(b"somebody else's")
     before = {path: os.stat(path).st_ino for path in files[2:]}
+    capsys.readouterr()
     convert(raw, tmp_path / "out", *SMALL)
+    said = capsys.readouterr().err
+    assert "4 record files, 2 of them kept" in said and "2 record files, 2 of them kept" in said
     assert {path: path.read_bytes() for path in files} == expected
     assert {path: os.stat(path).st_ino for path in before} == before
     convert(raw, tmp_path / "out", *SMALL, "--train-files", "3")
     names = {path.name for path in (out / "train").glob("*.h5")}
     assert names == {f"train-0000{number}-of-00003.h5" for number in range(3)} | {"train-00000-of-00002.h5"}
+
+
+def test_an_image_that_was_replaced_by_one_of_its_size_is_converted_again(tmp_path):
+    raw = small_tree(tmp_path / "raw")
+    path = write_picture(raw / "train/class 0/plain.ppm", 1, size=(8, 8))
+    out = convert(raw, tmp_path / "out", *SMALL)
+    size, time = os.stat(path).st_size, os.stat(path).st_mtime_ns
+    os.utime(write_picture(path, 2, size=(8, 8)), ns=(time, time + 1))
+    assert os.stat(path).st_size == size
+    convert(raw, out, *SMALL)
+    assert splits_content(out) == splits_content(convert(raw, tmp_path / "anew", *SMALL))
+    _, images, _, _ = all_records(out / "train")
+    assert any(np.array_equal(image, picture(2, (8, 8))) for image in images)
+
+
+def splits_content(out: Path) -> dict[str, bytes]:
+    """Every file of both splits."""
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in out.glob("*/*")}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--train-size", "6"),
+        ("--val-resize", "9"),
+        ("--val-size", "6"),
+        ("--exif", "apply"),
+        ("--layout", "encoded"),
+    ],
+)
+def test_no_file_keeps_pixels_of_other_settings(tmp_path, flags):
+    raw = small_tree(tmp_path / "raw")
+    for split in ("train", "val"):
+        for number in range(4):
+            path = raw / split / f"class 0/turned {number}.jpg"
+            write_picture(path, number, orientation=6, size=(20, 12))
+    out = convert(raw, tmp_path / "out", *SMALL)
+    before = splits_content(out)
+    convert(raw, out, *SMALL, *flags)
+    assert splits_content(out) == splits_content(convert(raw, tmp_path / "anew", *SMALL, *flags)) != before
+    convert(raw, out, *SMALL)
+    assert splits_content(out) == before
+
+
+def test_a_crop_that_is_larger_than_the_resized_image_is_refused(tmp_path, capsys):
+    convert(small_tree(tmp_path / "raw"), tmp_path / "out", *SMALL, "--val-size", "9", code=1)
+    assert "val_size 9 is more than val_resize 8" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def flat(raw: Path, lines: list[str], place: str = "", encoding: str = "utf-8", first: int = 1) -> Path:

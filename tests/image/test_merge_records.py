@@ -71,6 +71,56 @@ def test_partitions_give_the_bytes_of_the_command_and_a_report_of_damaged_images
     assert {name for each in report for file in each.values() for name, *_ in file["rejects"]} == set(reasons)
 
 
+def convert_train(found: Sources, records: Path) -> list[int]:
+    """Exit codes of the jobs that convert train."""
+    places = [f"{PARTITIONS}/{block}.json" for block in found.partitions["train"]]
+    return [
+        create_records.main(["--partition", place, "--local-scratch-dir", str(records)]) for place in places
+    ]
+
+
+def test_an_image_that_changes_after_the_parse_or_between_the_jobs_is_an_error(raw, capsys):
+    records, path = Path("results/image/records"), raw / "train/class 2/020.png"
+    found, content = parse(), path.read_bytes()
+    path.write_bytes(content + b"more")
+    assert sorted(convert_train(found, records)) == [0, 1]
+    assert "020.png: has changed since it was listed. Run the same command" in capsys.readouterr().err
+
+    # Of the same size, so the merge finds it when it writes a file again.
+    path.write_bytes(content)
+    damage(raw / "train")
+    assert convert_train(parse(), records) == [0, 0]
+    for path in raw.rglob("*.png"):
+        if path.is_file():
+            path.write_bytes(b"0" * path.stat().st_size)
+    argv = ["--split", f"{PARTITIONS}/splits/train.json", "--partitions-dir", PARTITIONS]
+    argv += ["--index", f"{records}/train/records.json", "--max-error-fraction", "0.5"]
+    assert merge_records.main(argv) == 1
+    assert "(no_image), read before. Run it again" in capsys.readouterr().err
+    assert not (records / "train/records.json").exists()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_index_lists_no_file_that_is_missing_or_of_other_images(raw, capsys, lost):
+    records = build()
+    if lost:
+        (records / "train/train-00001-of-00004.h5").unlink()
+    else:
+        write_picture(raw / "train/class 0/000.png", 99, size=(8, 8))
+    parse()
+    argv = ["--split", f"{PARTITIONS}/splits/train.json", "--partitions-dir", PARTITIONS]
+    argv += ["--index", f"{records}/train/records.json", "--max-error-fraction", "0.1"]
+    assert merge_records.main(argv) == 1
+    assert "is missing, or was made from other images. Convert again: its job" in capsys.readouterr().err
+
+
+def test_an_index_is_gone_as_soon_as_a_file_of_it_is_written_anew(raw):
+    records = build()
+    assert convert_train(parse(), records) == [0, 0] and (records / "train/records.json").exists()
+    assert convert_train(parse(train_size=6), records) == [0, 0]
+    assert not (records / "train/records.json").exists() and (records / "val/records.json").exists()
+
+
 def test_a_parse_writes_only_what_has_changed_and_says_it(raw):
     assert parse().changes == "27 images new -> 3 of 3 partitions and the index"
     build()  # of the order that the parse before has given

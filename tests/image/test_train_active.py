@@ -129,6 +129,8 @@ def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_chan
     # Its epoch 1 was removed, and is made again.
     assert train_active.main([*child, "2", "--resume", one, "--start-epoch", "1", "--output-dir", two]) == 0
     assert [row["epoch"] for row in lines(tmp_path / "two", "epoch")] == [1]
+    # One pool of all files; also of a run that began with another epoch, and counts the samples before it.
+    assert "spread over 120 (100.0%)" in (tmp_path / "two/report.html").read_text()
     write_colours(data, "val", 31, 2, swapped=True)
     capsys.readouterr()
     assert train_active.main([*command, "-e", "--output-dir", one]) == 0

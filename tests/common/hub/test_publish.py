@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from millrace.common.errors import MillraceError
-from millrace.common.hub.publish import File, publish
+from millrace.common.hub.publish import File, make_plan, publish
 from millrace.common.hub.store import Repository, Store
 from tests.common.hub.faults import commit_by_another, dying, faulty
 from tests.common.hub.files import CARD, REPO, history, repository, tree, wanted, write_shards
@@ -131,11 +131,39 @@ def test_another_ones_commit_in_between_is_seen_and_its_files_stay_but_for_data(
     with faulty(tmp_path / "hub") as (endpoint, faults):
         hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
         publish(hub, files[:2])
-        for path in ("NOTICE.txt", "data/stranger.txt"):
+        beside = ["NOTICE.txt", "database.json", "data.csv", "more/data/x.txt"]
+        for number, path in enumerate([*beside, "data/stranger.txt"]):
             faults.plan("commit", commit_by_another(tmp_path / "hub", REPO, path))
-            publish(hub, files, first_wait=0.01)
+            publish(hub, files[number % 2 :], first_wait=0.01)
         names = {entry.path for entry in hub.tree()}
-        assert names == {".gitattributes", "NOTICE.txt", *wanted(files)}
+        assert names == {".gitattributes", *beside, *wanted(files)}
+
+
+LOST = {"changed": "README.md", "new": "data/malta/train/99999.tar", "gone": "data/malta/train/00000.tar"}
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("count", [4, 510])
+def test_a_commit_that_was_confirmed_and_lost_a_file_is_noticed(tmp_path, lfs, monkeypatch, lost, count):
+    """Also where so much has changed that the whole tree is read back."""
+    change, losses = Repository.change, []
+
+    def careless(place: Repository, title: str, parent: str | None, operations: list[dict]) -> str:
+        """Commit all but what is to be lost, and say that all went well."""
+        path = losses.pop() if losses else None
+        return change(place, title, parent, [each for each in operations if each["value"]["path"] != path])
+
+    monkeypatch.setattr(Repository, "change", careless)
+    with faulty(tmp_path / "hub") as (endpoint, faults):
+        hub, card = repository(endpoint), File.of("README.md", CARD)
+        publish(hub, [card, *many(tmp_path / "one.tar", count)])
+        files = [*many(tmp_path / "one.tar", count, b"y")[1:], File.of("README.md", CARD + b"more")]
+        files += write_shards(tmp_path / "tars", range(99999, 100000))
+        losses.append(LOST[lost])
+        faults.clear()
+        publish(hub, files, first_wait=0.01)
+        assert not losses and faults.requests["commit"] == 2 and tree(hub) == wanted(files)
+        assert not make_plan(files, hub.tree()).sends
 
 
 def test_a_client_that_is_killed_goes_on_where_it_was(tmp_path):
@@ -228,11 +256,34 @@ def test_many_deletes_are_refused_and_a_changed_file_is_not_published(tmp_path, 
         hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
         publish(hub, files)
         refusal = r"3 of 4 files below data/.*max_delete_fraction 0.5.*run this step with --allow-delete"
-        with pytest.raises(MillraceError, match=refusal):
-            publish(hub, files[:1], max_delete_fraction=0.5)
+        # What is new makes the share no smaller.
+        for new in ([], write_shards(tmp_path / "tars", range(20, 30))):
+            with pytest.raises(MillraceError, match=refusal):
+                publish(hub, [*files[:1], *new], max_delete_fraction=0.5)
         publish(hub, files[:2], max_delete_fraction=0.5)
         assert tree(hub) == wanted(files[:2])
         new = write_shards(tmp_path / "tars", range(9, 10))
         new[0].source.write_bytes(b"other")
         with pytest.raises(MillraceError, match="has changed since it was planned"):
             publish(hub, files[:2] + new)
+
+
+def test_a_plan_names_ten_of_a_kind_and_counts_the_bytes_of_all(tmp_path):
+    files = write_shards(tmp_path / "tars", range(12), 1000)
+    assert make_plan(files, []).lines() == [
+        "delete nothing",
+        "add 12 files (12,000 bytes)",
+        *(f"  data/malta/train/{number:05d}.tar (1,000 bytes)" for number in range(10)),
+        "  and 2 more",
+        "change nothing",
+        "keep nothing",
+    ]
+    assert not any("more" in line for line in make_plan(files[:10], []).lines())
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "data/../x", "/etc/x", "data//x", "data/.x", "data/x/", "data/a b", ""]
+)
+def test_a_path_that_leads_elsewhere_is_not_published(path):
+    with pytest.raises(MillraceError, match="not a path that can be published"):
+        make_plan([File.of(path, b"x")], [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx2
 import pytest
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
 from millrace.common.hub import repository
 
@@ -32,3 +32,42 @@ def test_errors_that_stay_are_told_without_signatures():
     assert "secret" not in str(repository.final(error(403), "me/x"))
     missing = FileNotFoundError(2, "No such file or directory", "a.tar")
     assert str(repository.final(missing, "me/x")).startswith("a.tar: No such file or directory.")
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (ValueError("the card says no"), "me/x: the card says no"),
+        (OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE is set, so the client sends nothing. Unset it"),
+        (
+            IsADirectoryError(21, "Is a directory", "/data/a.tar"),
+            "/data/a.tar: Is a directory. Run the workflow",
+        ),
+        (OSError("a connection that broke"), None),
+        (KeyError("x"), None),
+        (UnicodeError("no card, and a ValueError of another kind"), None),
+    ],
+)
+def test_what_lies_behind_an_error_says_whether_it_stays(cause, words):
+    wrapped = RuntimeError("Error while uploading")
+    wrapped.__context__ = cause
+    for each in (cause, wrapped):
+        found = repository.final(each, "me/x")
+        assert bool(found) == bool(words) and (words or "None") in str(found)
+
+
+class Answering:
+    """A client to which the Hub says that there is no such repository, with a status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    def repo_info(self, **_: object) -> None:
+        response = httpx2.Response(self.status, request=httpx2.Request("GET", "https://example.org"))
+        raise RepositoryNotFoundError("no such repository", response=response)
+
+
+def test_a_repository_that_is_not_there_is_told_from_one_that_nobody_without_a_token_sees():
+    assert not repository.Repository(Answering(404), "me/x", "dataset").look()
+    with pytest.raises(RepositoryNotFoundError):
+        repository.Repository(Answering(401), "me/x", "dataset").look()

@@ -175,3 +175,28 @@ def test_a_full_disk_leaves_the_older_checkpoint(tmp_path):
     assert child.exitcode == 7
     assert steps(tmp_path) == [1] and leftovers(tmp_path) == []
     assert jsonl.read(tmp_path / "step-00000001/checkpoint.json")["step"] == 1
+
+
+def test_the_best_one_outlives_those_beside_it_and_is_replaced_by_a_better_one(tmp_path):
+    checkpoints = Checkpoints(tmp_path, total_limit=2)
+    for step in range(1, 6):
+        checkpoints.save(step, state(step), {"seed": 1})
+        if step in (1, 3):
+            checkpoints.mark_best(step)
+            assert checkpoints.named("best").step == step
+    assert steps(tmp_path) == [4, 5] and leftovers(tmp_path) == []
+    for name, step in (("best", 3), ("last", 5), ("step-00000004", 4)):
+        found = checkpoints.named(name)
+        assert found.step == step and torch.equal(checkpoints.load(found)["weight"], state(step)["weight"])
+    with pytest.raises(
+        MillraceError, match=r"no checkpoint step-00000003. There are: .*step-00000004, .*best"
+    ):
+        checkpoints.named("step-00000003")
+    flip(tmp_path / "step-00000005")
+    assert checkpoints.named("last").step == 4
+    flip(tmp_path / "best")
+    for name in ("step-00000005", "best"):
+        with pytest.raises(MillraceError, match=r"no whole checkpoint .the content of state.pt has changed"):
+            checkpoints.named(name)
+    with pytest.raises(MillraceError, match=r"no checkpoint last.*folder of a run"):
+        Checkpoints(tmp_path / "none").named("last")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import logging
 import math
@@ -14,8 +15,10 @@ import signal
 import struct
 import sys
 import termios
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -24,14 +27,16 @@ import torch
 from millrace.common import jsonl
 from millrace.common import settings as common_settings
 from millrace.common.errors import MillraceError
-from millrace.common.training import seeding
+from millrace.common.training import loop, ranks, run_log, seeding
 from millrace.common.training.position import Position
-from millrace.common.training.ranks import REQUEUE_EXIT_CODE
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE, Exchange
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import LoopSettings
+from millrace.common.training.task import weights_digest
 from tests.common.training.tiny_task import TinyDataset, TinyTask, run
 
 # What must be the same in a run that was left alone; times and rates are not.
+EVENTS = ("train", "epoch", "eval")
 EXACT = ("event", "step", "epoch", "loss", "weight", "lr", "grad_norm", "samples", "metrics", "epoch_samples")
 
 
@@ -148,7 +153,9 @@ def plain_torch(task: TinyTask, clip: float, group: int) -> tuple[torch.nn.Modul
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     rest = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+        [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
+        betas=(0.8, 0.95),
+        eps=1e-4,
     )
     order = seeding.generator(42, "order", 0).permutation(task.size).tolist()
     steps, seen = -(-task.size // group), []
@@ -172,6 +179,7 @@ def test_accumulated_clipped_steps_equal_those_of_whole_batches(tmp_path, batch,
     # 37 samples: the last step has a single sample, and batches of every length in between.
     model, expected = plain_torch(TinyTask(dropout=0.0), clip, 6)
     settings = {"grad_acc": grad_acc, "max_grad_norm": clip, "warmup_ratio": 0.0, "weight_decay": 0.1}
+    settings |= {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-4}
     result = run(tmp_path, settings, {"batch": batch, "dropout": 0.0})
     assert losses(tmp_path) == pytest.approx(expected, rel=1e-5)
     for mine, theirs in zip(result.model.parameters(), model.parameters(), strict=True):
@@ -266,6 +274,202 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     # The schedule is that of the longer run from there on: half-way down at its middle.
     assert rates[13] == pytest.approx(0.01 * (1 + math.cos(math.pi * 12 / 25)) / 2)
     assert sorted(x for row in ids_of(tmp_path) for x in row["ids"]) == sorted(2 * list(range(37)))
+
+
+def test_every_epoch_of_such_a_task_has_its_own_lines_checkpoint_and_evaluation(tmp_path, monkeypatch):
+    monkeypatch.setattr(TinyTask, "every_epoch", True)
+    settings = {"epochs": 2, "log_steps": 4, "save_steps": 0, "save_total_limit": 0}
+    for _ in range(2):  # a finished run does nothing again
+        run(tmp_path, settings, {})
+        steps = {
+            event: [line["step"] for line in lines(tmp_path) if line["event"] == event] for event in EVENTS
+        }
+        assert steps == {"train": [4, 8, 12, 13, 17, 21, 25, 26], "epoch": [13, 26], "eval": [13, 26]}
+        assert saved_steps(tmp_path) == [13, 26]
+    assert [line["epoch_samples"] for line in lines(tmp_path) if line["event"] == "epoch"] == [37, 37]
+
+
+def score_as(monkeypatch: pytest.MonkeyPatch, scores: dict[int, float]) -> list[float]:
+    """Have evaluations find these scores, by step; what the task observes."""
+    seen: list[float] = []
+    monkeypatch.setattr(TinyTask, "evaluate", lambda self, *_: {"score": scores[self.now]})
+    monkeypatch.setattr(TinyTask, "score", lambda self, metrics: metrics["score"])
+
+    def observe(self: TinyTask, metrics: dict[str, float]) -> str:
+        seen.append(metrics["score"])
+        return "it is bad" if metrics["score"] > 8 else ""
+
+    monkeypatch.setattr(TinyTask, "observe", observe)
+    return seen
+
+
+def best_step(folder: Path) -> int:
+    return jsonl.read(folder / "checkpoints/best/checkpoint.json")["step"]
+
+
+def test_the_best_checkpoint_is_of_the_lowest_score_also_of_runs_before(tmp_path, monkeypatch):
+    settings = {"eval_steps": 2, "save_steps": 2, "eval_at_start": 1, "save_total_limit": 1}
+    scores = {0: -1.0, 2: 5.0, 4: 3.0, 6: 3.0, 8: math.nan, 10: 4.0, 12: 2.0}
+    seen = score_as(monkeypatch, scores)
+    # The untrained model is no candidate, nor is what is as good, or no number.
+    for most, best, observed in ((2, 2, [-1, 5]), (8, 4, [-1, 5, 3, 3, None]), (10, 4, None), (12, 12, None)):
+        seen.clear()
+        run(tmp_path, {**settings, "max_steps": most}, {})
+        assert best_step(tmp_path) == best and saved_steps(tmp_path) == [most]
+        if observed:
+            assert [None if math.isnan(score) else score for score in seen] == observed
+
+
+def test_a_task_that_ends_the_run_ends_it_for_good(tmp_path, monkeypatch):
+    score_as(monkeypatch, {2: 1.0, 4: 9.0, 6: 1.0})
+    for _ in range(2):
+        result = run(tmp_path, {"eval_steps": 2, "max_steps": 6}, {})
+        assert result.position.optimizer_step == 4 and saved_steps(tmp_path)[-1] == 4
+        assert [line["step"] for line in lines(tmp_path) if line["event"] == "train"] == [1, 2, 3, 4]
+
+
+def test_what_a_rank_saves_comes_back_to_it(tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(TinyTask, "rank_state", lambda self: {"now": self.now})
+    monkeypatch.setattr(TinyTask, "load_rank_states", lambda self, states: taken.extend(states))
+    run(tmp_path, {"max_steps": 3}, {})
+    assert taken == []
+    run(tmp_path, {"max_steps": 5}, {})
+    assert taken == [{"now": 3}]
+
+
+def test_seconds_and_samples_of_all_parts_of_a_run_are_summed(tmp_path):
+    for most in (3, 7):
+        run(tmp_path, {"max_steps": most, "log_steps": 2}, {})
+    summary = jsonl.read(tmp_path / "metrics.json")
+    trained = [line for line in lines(tmp_path) if line["event"] == "train"]
+    assert [line["step"] for line in trained] == [2, 3, 4, 6, 7]
+    assert summary["seconds"] == pytest.approx(sum(line["seconds"] for line in trained))
+    assert summary["samples"] == trained[-1]["samples"] == 21
+    assert sum(line["counts"]["samples"] for line in trained) == 21
+    evaluations = [summary["first_evaluation"]["step"], summary["last_evaluation"]["step"]]
+    assert evaluations == [3, 7] and summary["world_sizes"] == [[0, 1]]
+    assert summary["loss"] == trained[-1]["loss"] and summary["optimizer_steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"warmup_ratio": 0.1, "max_steps": 13}, [1 / 3, 2 / 3, 1.0, 1.0]),  # 1.3 steps of it are two
+        ({"warmup_ratio": 0.9, "warmup_steps": 1, "max_steps": 13}, [0.5, 1.0, 1.0, 1.0]),
+        ({"warmup_ratio": 0.0, "max_steps": 13}, [1.0] * 4),
+    ],
+)
+def test_the_rate_warms_up_and_is_the_tasks_in_each_epoch(tmp_path, monkeypatch, settings, expected):
+    monkeypatch.setattr(TinyTask, "rate_factor", lambda self, epoch: 0.1 if epoch else 1.0)
+    constant = {"lr_scheduler_type": "constant", "lr": 0.01}
+    run(tmp_path, {**constant, **settings, "max_steps": 15}, {})
+    rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
+    assert rates[:4] == pytest.approx([0.01 * factor for factor in expected])
+    assert rates[12:] == pytest.approx([0.01, 0.001, 0.001])
+
+
+def test_each_group_of_a_tasks_optimiser_has_its_own_rate(tmp_path, monkeypatch):
+    made = []
+
+    def optimizer(self: TinyTask, model: torch.nn.Module) -> torch.optim.Optimizer:
+        first, *rest = model.parameters()
+        made.append(torch.optim.SGD([{"params": [first], "lr": 0.3}, {"params": rest, "lr": 0.1}]))
+        return made[0]
+
+    monkeypatch.setattr(TinyTask, "optimizer", optimizer)
+    run(tmp_path, {"max_steps": 2, "lr_scheduler_type": "linear", "warmup_ratio": 0.0}, {})
+    assert [group["lr"] for group in made[0].param_groups] == pytest.approx([0.15, 0.05])
+    assert [line["lr"] for line in lines(tmp_path) if line["event"] == "train"] == pytest.approx([0.3, 0.15])
+
+
+class BesideAnother(Exchange):
+    """What rank 0 of two hears: of rank 1 what `says` makes of its own values."""
+
+    says: Callable[[Any], Any] = staticmethod(lambda value: value)
+    asks: tuple[float, float] = (0.0, 0.0)  # whether rank 1 was told to stop, and that the time is up
+
+    def gathered(self, value: Any) -> list[Any]:
+        return [value, self.says(value)]
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        return [*values[:-2], values[-2] + self.asks[0], values[-1] + self.asks[1]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(int, "ranks plan different numbers of steps: .13, 14."), (str, "ended with different weights")],
+)
+def test_ranks_that_do_not_do_the_same_are_found_out(tmp_path, monkeypatch, kind, message):
+    def says(value: object) -> object:
+        """One more step in the plan; or, of the weights' digests, another one."""
+        is_plan = value == 13
+        return value + 1 if isinstance(value, int) and is_plan == (kind is int) else value
+
+    monkeypatch.setattr(BesideAnother, "says", staticmethod(says))
+    monkeypatch.setattr(loop, "Exchange", BesideAnother)
+    with pytest.raises(MillraceError, match=message):
+        run(tmp_path, {"save_steps": 0, "log_steps": 100, "max_steps": 1}, {})
+
+
+@pytest.mark.parametrize(("asks", "requeued"), [((1.0, 1.0), [12]), ((1.0, 0.0), [])])
+def test_a_notice_that_only_another_rank_has_got_stops_this_one_too(tmp_path, monkeypatch, asks, requeued):
+    called = []
+    monkeypatch.setattr(ranks, "requeue_slurm_job", lambda: called.append(12))
+    monkeypatch.setattr(BesideAnother, "asks", asks)
+    monkeypatch.setattr(loop, "Exchange", BesideAnother)
+    with pytest.raises(SystemExit) as left:
+        run(tmp_path, {"save_steps": 0}, {})
+    assert left.value.code == REQUEUE_EXIT_CODE and saved_steps(tmp_path) == [1] and called == requeued
+
+
+def test_a_run_without_data_is_refused(tmp_path):
+    with pytest.raises(MillraceError, match=r"the plan has 0 steps, of which 0 are done. Is there any data"):
+        run(tmp_path, {}, {"size": 0})
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_a_weight_that_is_no_count_is_refused_with_its_samples(tmp_path, monkeypatch, weight):
+    step = TinyTask.training_step
+    monkeypatch.setattr(TinyTask, "training_step", lambda *args: (step(*args)[0], weight, {}))
+    with pytest.raises(MillraceError, match=r"samples \[.*: the weight of a batch is"):
+        run(tmp_path, {}, {})
+
+
+def test_equal_digests_are_of_equal_weights_at_equal_places():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    digests = [weights_digest(model), weights_digest(copy.deepcopy(model))]
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        changed[0].bias[0] = torch.nextafter(changed[0].bias[0], torch.tensor(9.0))
+    swapped = torch.nn.Sequential(model[1], model[0])
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    others = {weights_digest(each) for each in (changed, swapped, half)}
+    assert digests[0] == digests[1] and len(others - {digests[0]}) == 3
+
+
+def test_lines_past_the_step_and_those_without_an_end_are_cut(tmp_path):
+    whole = b'{"step":2}\n{"event":"eval","step":4}\n'
+    (tmp_path / "log").write_bytes(whole + b'{"step":5}\n[]\n{"step":"3"}\n\n{"step":3}')
+    run_log.truncate(tmp_path / "log", 4)
+    assert (tmp_path / "log").read_bytes() == whole
+    run_log.truncate(tmp_path / "log", -1)
+    assert (tmp_path / "log").read_bytes() == b""
+
+
+def test_the_time_that_is_left_is_told_from_the_steps_of_this_process(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "millrace")
+    now = [100.0]
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+    shares = {"loss": 1.0, "per_second": {}, "padding": {}, "time_share": {"data_wait": 0.25}}
+    with run_log.RunLog(tmp_path, 0, 500, ids=False, tensorboard=False) as told:
+        for step, seconds in ((501, 0.0), (503, 60.0)):
+            now[0] += seconds
+            told.step(step, 513)
+            told.line("train", step, shares)
+    first, second = caplog.messages
+    # 30 seconds a step, and ten steps: the 500 of an earlier process took no time of this one.
+    assert "0:05:00 left" in second and "left" not in first and "data wait 25.0 %" in second
 
 
 def test_tensorboard_holds_the_losses(tmp_path):

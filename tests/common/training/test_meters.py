@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from millrace.common.training.meters import APART, PHASES, Clock, figures
+from millrace.common.training.meters import APART, PHASES, Clock, Window, figures
+from millrace.common.training.ranks import Exchange
+from millrace.common.training.task import MicroBatch
 
 
 def test_laps_leave_no_gap():
@@ -46,3 +51,65 @@ def test_nothing_seen_is_no_division_by_zero():
     found = figures([{"frames": 0.0, "padded_frames": 0.0}], {})
     assert found["padding"] == {} and found["per_second"]["frames"] == 0.0
     assert set(found["time_share"].values()) == {0.0}
+
+
+class BesideAnother(Exchange):
+    """What rank 0 of two hears: its own values, and those of a rank 1 that are given."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__(1)
+        self.other = other
+
+    def gathered(self, value: Any) -> list[Any]:
+        return [value, self.other]
+
+
+def micro_batch(size: int, weight: float, **counts: float | torch.Tensor) -> MicroBatch:
+    batch = MicroBatch(None, np.arange(size))
+    batch.weight, batch.counts = weight, counts
+    return batch
+
+
+def test_a_window_sums_all_batches_of_all_ranks_and_begins_anew():
+    window = Window(torch.device("cpu"))
+    for _ in range(2):
+        window.add(
+            torch.tensor(3.0), micro_batch(2, 4.0, right=torch.tensor(1.0), frames=10, padded_frames=20)
+        )
+        window.add(
+            torch.tensor(5.0), micro_batch(1, 12.0, right=torch.tensor(2.0), frames=30, padded_frames=60)
+        )
+        window.add(torch.tensor(float("nan")), micro_batch(0, 0.0))
+        line = window.close(Exchange(1))
+        assert (line["loss"], line["weight"]) == ((3.0 * 4 + 5.0 * 12) / 16, 16.0)
+        assert line["counts"] == {"frames": 40.0, "padded_frames": 80.0, "right": 3.0, "samples": 3.0}
+        assert line["padding"] == {"frames": 0.5} and "own_seconds_by_rank" not in line
+    assert window.close(Exchange(1))["loss"] is None
+
+    for name in ("data_wait", "copy", "forward", "backward"):
+        time.sleep(0.01)
+        window.clock.lap(name)
+    window.add(torch.tensor(3.0), micro_batch(2, 4.0, frames=10, padded_frames=20))
+    line = window.close(
+        BesideAnother((21.0, 3.0, {"samples": 5.0, "frames": 20.0, "padded_frames": 20.0}, 7.5))
+    )
+    assert (line["loss"], line["weight"]) == ((3.0 * 4 + 21.0) / 7, 7.0)
+    assert line["counts"] == {"frames": 30.0, "padded_frames": 40.0, "samples": 7.0}
+    share, seconds = line["time_share"], line["seconds"]
+    own = seconds * (share["data_wait"] + share["copy"] + share["forward"])
+    assert line["own_seconds_by_rank"] == pytest.approx([own, 7.5]) and own < 0.9 * seconds
+    assert line["per_second"]["samples"] == pytest.approx(7.0 / seconds)
+
+
+def test_a_window_goes_on_with_the_sums_of_all_ranks_that_saved_it():
+    parts = []
+    for loss, weight in ((2.0, 3.0), (4.0, 1.0)):
+        window = Window(torch.device("cpu"))
+        window.add(torch.tensor(loss), micro_batch(1, weight))
+        parts.append(window.state_dict())
+    window = Window(torch.device("cpu"))
+    window.load(parts)
+    window.add(torch.tensor(10.0), micro_batch(1, 6.0))
+    assert window.close(Exchange(1))["loss"] == pytest.approx((2.0 * 3 + 4.0 * 1 + 10.0 * 6) / 10)
+    window.load([])  # rank 1, when rank 0 took up all
+    assert window.close(Exchange(1))["loss"] is None

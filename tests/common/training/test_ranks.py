@@ -25,7 +25,15 @@ from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.processes import TRAINING_ENVIRONMENT as ENVIRONMENT
 from millrace.common.training import launch, seeding
-from millrace.common.training.ranks import Exchange, Ranks, StopSignals, packed, unpacked
+from millrace.common.training.ranks import (
+    Exchange,
+    Ranks,
+    Requeue,
+    StopSignals,
+    packed,
+    requeue_slurm_job,
+    unpacked,
+)
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 
@@ -104,6 +112,9 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
         assert counted(folder, 2) == {epoch: [1] * 37 for epoch in range(epochs)}
         digests = {jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}
         assert len(digests) == 1
+        whole = [line["epoch_samples"] for line in lines(folder) if line["event"] == "epoch"]
+        trained = [line["counts"]["samples"] for line in lines(folder) if line["event"] == "train"]
+        assert whole == [37] * epochs and (folder == killed or sum(trained) == 37 * epochs)
     assert weights(killed).keys() == weights(alone).keys()
     assert all(torch.equal(weights(killed)[name], tensor) for name, tensor in weights(alone).items())
     # The split into ranks makes no difference to the losses, nor to the weights, beyond rounding.
@@ -279,6 +290,50 @@ def test_stop_signals_are_noted_and_handlers_put_back():
             os.kill(os.getpid(), number)
             assert stop.requested and stop.time_is_up == (number == signal.SIGURG)
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+@pytest.fixture
+def scontrol(tmp_path, monkeypatch) -> Path:
+    """What stands for Slurm's scontrol in a job: a file with a line for each time it was asked."""
+    (tmp_path / "bin").mkdir()
+    program, asked = tmp_path / "bin/scontrol", tmp_path / "asked"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n[ "$2" != 13 ] || {{ echo no >&2; exit 1; }}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    asked.touch()
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("names", "is_main", "asked"),
+    [
+        (["SIGURG"], True, "requeue 12\n"),
+        (["SIGURG", "SIGTERM"], True, "requeue 12\n"),
+        (["SIGTERM", "SIGURG"], True, "requeue 12\n"),
+        (["SIGURG"], False, ""),
+        (["SIGTERM"], True, ""),
+        (["SIGUSR1"], True, ""),
+        ([], True, ""),
+    ],
+)
+def test_only_the_notice_before_the_time_limit_has_slurm_start_the_job_again(scontrol, names, is_main, asked):
+    with StopSignals() as stop:
+        for name in names:
+            os.kill(os.getpid(), getattr(signal, name))
+        with pytest.raises(Requeue) as left:
+            stop.leave(is_main)
+    assert left.value.code == REQUEUE and scontrol.read_text() == asked
+
+
+@pytest.mark.parametrize(("job", "asked", "said"), [("13", "requeue 13\n", "(no)"), (None, "", "")])
+def test_a_job_that_slurm_does_not_requeue_is_said(scontrol, monkeypatch, caplog, job, asked, said):
+    monkeypatch.delenv("SLURM_JOB_ID")
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    requeue_slurm_job()
+    assert scontrol.read_text() == asked
+    assert [said in line for line in caplog.messages] == [True] * bool(job)
 
 
 def test_an_exchange_of_one_rank_needs_no_process_group():

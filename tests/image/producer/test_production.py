@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from pathlib import Path
 
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.common.training.ranks import Requeue
 from millrace.image.producer import epochs, production
-from millrace.image.producer.sentry import Pointers, Producer, Stopped, Times, Trainer
+from millrace.image.producer.sentry import Pointers, Producer, Times, Trainer
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
@@ -55,7 +57,7 @@ def producing(tmp_path):
     records = write_set(tmp_path, LENGTHS)
 
     def produce() -> None:
-        with contextlib.suppress(Stopped), Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side:
+        with contextlib.suppress(Requeue), Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side:
             production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, 1)
 
     end, thread = threading.Event(), threading.Thread(target=produce)
@@ -108,3 +110,20 @@ def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes
     with Producer(tmp_path, times=QUICK) as side:
         production.produce(other, side, 1)
     assert RecordReader(RecordSet.open(tmp_path, "train_1")).read(0, 0, 1).ids.size
+
+
+def test_a_producer_that_comes_after_a_training_waits_for_the_next_one(tmp_path):
+    """Its trainer may still be there, in its last evaluation."""
+    maker, looks = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, 1), itertools.count()
+    with Trainer(tmp_path, times=QUICK) as trainer:
+        trainer.want(top=2)
+        with Producer(tmp_path, times=QUICK) as side:
+            assert production.produce(maker, side, 1) == 2
+        trainer.trained(0)
+        trainer.trained(1)
+        with (
+            pytest.raises(Requeue),
+            Producer(tmp_path, times=QUICK, is_stopped=lambda: next(looks) > 20) as side,
+        ):
+            production.produce(maker, side, 1)
+    assert not Pointers(tmp_path).made().is_done

@@ -10,6 +10,7 @@ import pytest
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+from millrace.common.training.ranks import REQUEUE_EXIT_CODE, Requeue
 from millrace.image.producer import epochs, sentry
 from millrace.image.producer.sentry import Beat, Times
 from tests.image.producer.stand_in import wait_for_epoch
@@ -103,6 +104,16 @@ def test_a_second_side_is_refused_and_a_killed_one_is_followed(tmp_path):
             while time.monotonic() < deadline:
                 side.check()
     assert sentry.Pointers(tmp_path).beat("producer").writer == "w"
+
+
+def test_a_side_that_is_told_to_stop_leaves_as_a_run_does_that_is_to_be_requeued(tmp_path):
+    with (
+        pytest.raises(Requeue) as left,
+        sentry.Producer(tmp_path, times=QUICK, is_stopped=lambda: True) as side,
+    ):
+        side.report("makes epoch 1")
+    assert left.value.code == REQUEUE_EXIT_CODE
+    assert sentry.Pointers(tmp_path).beat("producer").activity == "was stopped"
 
 
 def test_pointers_hold_no_paths_and_old_ones_are_said_once(tmp_path, caplog):

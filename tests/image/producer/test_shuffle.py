@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -11,11 +13,12 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.image.producer import epochs, production, quality, shuffle
+from millrace.image.producer.sentry import Wanted
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import RecordFile
 from millrace.image.records.record_set import RecordSet
-from tests.image.record_sets import images_of, write_set
+from tests.image.record_sets import images_of, write_records, write_set
 
 LENGTHS = [9, 9, 8, 8, 8, 8, 8]
 
@@ -59,6 +62,30 @@ def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(
     assert np.concatenate(read_ids(tmp_path, 3)).tolist() != np.concatenate(ids).tolist()
 
 
+def test_each_epoch_draws_other_pools_and_another_order_within_them():
+    lengths = np.full(12, 5)
+    epochs_of = {
+        (seed, epoch): list(shuffle.groups(lengths, 3, seed, epoch)) for seed in (1, 2) for epoch in (1, 2, 3)
+    }
+    pools = {str([sorted(files.tolist()) for files, _ in groups]) for groups in epochs_of.values()}
+    orders = [str(rows.tolist()) for groups in epochs_of.values() for _, rows in groups]
+    assert len(pools) == len(epochs_of) and len({*orders}) == len(orders) == 6 * 4
+
+
+def test_an_epoch_is_told_by_what_lies_on_the_disk(tmp_path):
+    source = write_set(tmp_path, [8] * 6)
+
+    def damage(text: str) -> None:
+        """Put a whole file in the place of another one, when both are written."""
+        if text == "makes epoch 1: 3 of 6 files":
+            (folder,) = tmp_path.glob(".train_1.*.partial")
+            shutil.copy(folder / "train-00000-of-00006.h5", folder / "train-00001-of-00006.h5")
+
+    with pytest.raises(MillraceError, match="train_1: does not hold each record once"):
+        EpochMaker(source, tmp_path, 3, seed=1).make(1, damage)
+    assert [path.name for path in tmp_path.iterdir()] == ["train"]
+
+
 def test_files_of_other_programs_without_index_and_ids_are_shuffled_too(tmp_path):
     (tmp_path / "train").mkdir()
     for number in range(3):
@@ -71,6 +98,22 @@ def test_files_of_other_programs_without_index_and_ids_are_shuffled_too(tmp_path
     images, _, ids = RecordReader(RecordSet.open(tmp_path, "train_1")).read(0, 0, 4)
     assert np.array_equal(images, images_of(ids))
     assert np.array_equal(np.sort(np.concatenate(read_ids(tmp_path, 1))), np.arange(12))
+
+
+def test_an_epoch_is_of_one_set_of_records_seed_pool_and_number(tmp_path):
+    source = write_set(tmp_path, LENGTHS)
+    first, *others = source.files
+    changed = dataclasses.replace(source, files=[dataclasses.replace(first, digest="0"), *others])
+    makers = [(source, 3, 1, 1), (source, 2, 1, 1), (source, 3, 2, 1), (source, 3, 1, 2), (changed, 3, 1, 1)]
+    marks = [EpochMaker(records, tmp_path, pool, seed).mark(epoch) for records, pool, seed, epoch in makers]
+    assert all(one != other for one, other in itertools.combinations(marks, 2))
+    assert EpochMaker(source, tmp_path, 3, 1).mark(1) == marks[0]
+
+
+def test_records_whose_ids_are_not_those_of_their_index_are_refused(tmp_path):
+    source = dataclasses.replace(write_set(tmp_path, LENGTHS), ids_digest="58-0")
+    with pytest.raises(MillraceError, match=r"train: its files hold ids .* the index says 58-0"):
+        EpochMaker(source, tmp_path, 3, seed=1)
 
 
 def test_a_folder_of_somebody_else_and_a_stop_leave_nothing_half_made(tmp_path):
@@ -92,6 +135,8 @@ def test_a_folder_of_somebody_else_and_a_stop_leave_nothing_half_made(tmp_path):
 def test_memory_and_disk_that_do_not_suffice_are_refused_with_what_fits(tmp_path):
     records = write_set(tmp_path, LENGTHS)
     sizes = shuffle.pool_bytes(records)
+    # The largest files, as any may come together.
+    assert sizes.tolist() == [72 * most for most in (9, 18, 26, 34, 42, 50, 58)]
     assert production.check_memory(records, 100, int(sizes[-1])) == 7
     with pytest.raises(MillraceError, match="Give --shuffle_pool 3, the most that fits"):
         production.check_memory(records, 4, int(sizes[2]))
@@ -111,6 +156,46 @@ def test_a_class_that_lies_in_few_files_is_found_in_little_of_the_epoch(tmp_path
     spreads = [quality.expected_spread(RecordSet.open(tmp_path, "train"), pool)[1:] for pool in (1, 2, 3, 4)]
     # Pools of 3 and 1 file: 3/4 of the epoch with a chance of 3/4, and 1/4 with a chance of 1/4.
     assert spreads == [(x, x, x) for x in (0.25, 0.5, 0.625, 1.0)]
+
+
+@pytest.mark.parametrize(("pool", "mean", "worst"), [(1, 0.625, 0.25), (2, 0.75, 0.5), (4, 1.0, 1.0)])
+def test_the_worst_class_is_the_one_in_fewest_files_and_one_without_records_is_none(
+    tmp_path, pool, mean, worst
+):
+    files = []
+    for number in range(4):
+        labels = [0, 1] if number == 2 else [0, 0]
+        path = tmp_path / "train" / f"train-{number}.h5"
+        files.append(write_records(path, images_of(np.arange(2)), labels, [2 * number, 2 * number + 1]))
+    records = RecordSet(tmp_path / "train", "train", ["a", "b", "none"], files, [7, 1], size=(4, 6))
+    spread = quality.expected_spread(records, pool)
+    assert (spread.mean_class, spread.worst_class, spread.record) == (mean, worst, pool / 4)
+    assert f"{mean:.1%} of the epoch, at worst in {worst:.1%}" in spread.line(8)
+
+
+def test_disk_is_for_the_epochs_that_are_wanted_and_those_there_give_way(tmp_path, monkeypatch):
+    records = write_set(tmp_path, LENGTHS)
+    each = sum(file.bytes for file in records.files)
+    free = SimpleNamespace(free=2 * each)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: free)
+    production.check_disk(records, tmp_path, 5, Wanted(0, 3, 1, []))  # epochs 1 and 2, whatever is allowed
+    for wanted in (None, Wanted(0, 4, 1, []), Wanted(3, 3, 1, [])):
+        with pytest.raises(MillraceError, match=r"at most [36] epochs? of .* or give --allowed-ahead 1"):
+            production.check_disk(records, tmp_path, 5, wanted)
+    EpochMaker(records, tmp_path, 2, seed=0).make(1, nothing)
+    free.free = 0
+    production.check_disk(records, tmp_path, 0, None)
+    with pytest.raises(MillraceError, match="at most 2 epochs"):
+        production.check_disk(records, tmp_path, 1, None)
+
+
+def test_only_what_a_producer_left_half_made_is_swept_away(tmp_path):
+    left = [".train_1.0a.partial", ".train_12.b.removed"]
+    others = [".train_0.a.partial", ".train_x.a.partial", ".train_1.a", "train_1", ".val_1.a.partial"]
+    for name in (*left, *others):
+        (tmp_path / name).mkdir()
+    epochs.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
 def test_spread_and_entropy_grow_with_the_pool_up_to_those_of_a_full_shuffle(tmp_path):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import h5py
 import numpy as np
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.image.records.deal import FilePlan
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import multiset_digest, read_facts, record_writer
 from millrace.image.records.record_set import RecordSet, check_classes, validation_folder
@@ -44,6 +48,41 @@ def test_a_file_that_is_written_in_pieces_is_the_same_bytes(tmp_path, size):
     assert writer.file == whole and (tmp_path / "a/x.h5").read_bytes() == (tmp_path / "b/x.h5").read_bytes()
     assert read_facts(tmp_path / "b/x.h5") == {"digest": whole.digest}
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["x.h5"]
+
+
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_the_digest_of_a_file_is_of_every_image_label_and_id(tmp_path, is_fixed):
+    def digest(images=range(5), labels=(0,) * 5, ids=range(5), lengths=(9,) * 5) -> str:
+        content = images_of(np.array(images))
+        if not is_fixed:
+            content = [image.tobytes()[:length] for image, length in zip(content, lengths, strict=True)]
+        return write_records(tmp_path / "x.h5", content, labels, ids).digest
+
+    digests = [digest()]
+    for place in range(5):
+        digests.append(digest(images=[200 if number == place else number for number in range(5)]))
+        digests.append(digest(labels=[int(number == place) for number in range(5)]))
+        digests.append(digest(ids=[200 if number == place else number for number in range(5)]))
+    if not is_fixed:  # the same bytes, cut at other places
+        digests.append(digest(images=[0] * 5, lengths=(9, 9, 9, 9, 9)))
+        digests.append(digest(images=[0] * 5, lengths=(9, 9, 9, 6, 12)))
+    assert len({*digests}) == len(digests)
+
+
+def test_every_setting_of_the_pixels_and_every_image_is_part_of_a_plans_digest():
+    pixels = {"layout": "fixed", "exif": "ignore", "max_pixels": 9, "resize": 8, "crop": 7}
+    rows = [("a/1.png", 10, 11, 0), ("b/2.png", 20, 21, 1)]
+    plan = FilePlan("train-00000-of-00002.h5", 0, 2, rows)
+    changed = [pixels | {key: "other"} for key in pixels]
+    changed += [{key: value for key, value in pixels.items() if key != left} for left in pixels]
+    digests = [plan.digest(each) for each in (pixels, *changed)]
+    for change in ({"name": "x"}, {"first": 1}, {"step": 1}, {"rows": rows[:1]}, {"rows": rows[::-1]}):
+        digests.append(dataclasses.replace(plan, **change).digest(pixels))
+    for place in range(4):
+        row = (*rows[1][:place], "7" if place == 0 else 7, *rows[1][place + 1 :])
+        digests.append(dataclasses.replace(plan, rows=[rows[0], row]).digest(pixels))
+    assert len({*digests}) == len(digests) == 1 + 10 + 5 + 4
+    assert FilePlan.from_dict(plan.as_dict()).digest(dict(reversed(pixels.items()))) == digests[0]
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
@@ -143,6 +182,46 @@ def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
     published(tmp_path / "val", images=PIXELS, labels=[1, 2])
     with pytest.raises(MillraceError, match="labels of val go up to 2, train has 2"):
         check_classes(RecordSet.open(tmp_path), RecordSet.open(tmp_path, "val"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "records.json: was written by another version of Millrace. Convert again"),
+        ({"version": 0}, "was written by another version"),
+        ({"classes": ["a", "b"]}, "labels up to 2, but 2 classes"),
+        ({"size": [6, 4]}, r"the index says 3 records \(fixed, \(6, 4\)\) .* has 3 \(fixed, \(4, 6\)\)"),
+        ({"layout": "encoded", "size": None}, r"the index says 3 records \(encoded, None\)"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(tmp_path, change, words):
+    path = write_set(tmp_path, [3, 2]).folder / "records.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(MillraceError, match=words):
+        RecordReader(RecordSet.open(tmp_path)).read(0, 0, 1)
+
+
+def test_a_file_of_another_size_in_bytes_is_refused(tmp_path):
+    records = write_set(tmp_path, [3, 2])
+    with open(records.path(0), "ab") as handle:
+        handle.write(b"more")
+    with pytest.raises(MillraceError, match="the index says 3 records"):
+        RecordReader(records).read(0, 0, 1)
+
+
+def test_files_of_others_of_different_layouts_or_sizes_are_refused(tmp_path):
+    published(tmp_path / "train", "a.h5", images=PIXELS, labels=[0, 1])
+    published(tmp_path / "train", "b.h5", images=PIXELS[:, :3], labels=[0, 1])
+    with pytest.raises(MillraceError, match="holds files of different layouts"):
+        RecordSet.open(tmp_path)
+
+
+def test_splits_of_other_classes_are_refused(tmp_path):
+    train, val = write_set(tmp_path, [6]), write_set(tmp_path, [6], "val")
+    check_classes(train, val)
+    for others in (["class 0", "class 2", "class 1"], ["class 0", "class 1", "class 2", "class 3"]):
+        with pytest.raises(MillraceError, match=r"have 3 and [34] classes that differ"):
+            check_classes(train, dataclasses.replace(val, classes=others))
 
 
 def test_our_own_files_without_their_index_or_each_other_are_not_finished(tmp_path):

@@ -63,6 +63,19 @@ def test_crops_are_random_resized_crops():
     assert random_crops(1, 0, np.arange(1), np.array([[5000, 20]]))[0].tolist() == [[2486, 0, 2513, 20]]
 
 
+@pytest.mark.parametrize(("augment", "mirrored"), [("crop", 0), ("crop_flip", 20)])
+def test_crops_are_mirrored_if_that_is_asked_for(tmp_path, augment, mirrored):
+    columns = np.arange(40, dtype=np.uint8)[None, None, :, None]
+    images, labels = np.broadcast_to(columns, (40, 30, 40, 3)).copy(), [0] * 40
+    place = tmp_path / "train" / "train-00000-of-00001.h5"
+    file = write_records(place, images, labels, range(40))
+    records = RecordSet(place.parent, "train", ["a"], [file], [40], size=(30, 40))
+    given, _, _ = batches(records, 20, 0, augment=augment)
+    steps = np.diff(given[:, 0, :, 0].astype(int), axis=1)
+    rising, falling = (steps >= 0).all(axis=1), (steps <= 0).all(axis=1)
+    assert (rising != falling).all() and abs(falling.sum() - mirrored) <= 12 * bool(mirrored)
+
+
 def test_encoded_records_are_decoded_while_reading_and_damaged_ones_left_out(tmp_path):
     images = [encoded(picture(number, (90, 60))) for number in range(7)]
     images[3] = images[3][:40]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -170,5 +171,10 @@ def known(path: Path) -> tuple[float | None, dict[int, dict[str, float]]]:
     """The last loss and the evaluations that a metrics.jsonl holds."""
     rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
     losses = [row["loss"] for row in rows if row["event"] == "train"]
-    evaluations = {row["step"]: row["metrics"] for row in rows if row["event"] == "eval"}
+    evaluations = {row["step"]: _with_nan(row["metrics"]) for row in rows if row["event"] == "eval"}
     return losses[-1] if losses else None, evaluations
+
+
+def _with_nan(metrics: dict[str, float | None]) -> dict[str, float]:
+    """Metrics as they were evaluated: JSON has no NaN, so that a line holds null for it."""
+    return {name: math.nan if value is None else value for name, value in metrics.items()}

@@ -28,6 +28,7 @@ from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.settings import setting
+from millrace.common.training.ranks import Requeue
 from millrace.image.producer import epochs
 
 T = TypeVar("T")
@@ -46,10 +47,6 @@ class Times:
     beat: float = setting(1.0, "seconds between two signs of life", above=0)
     dead_after: float = setting(120.0, "seconds without a sign of life after which a side is dead", above=0)
     wait_limit: float = setting(1800.0, "seconds to wait for a side that is dead or not there", above=0)
-
-
-class Stopped(SystemExit):
-    """Asked to stop: exit with the code on which Slurm can requeue a job, EX_TEMPFAIL of sysexits.h."""
 
 
 class Wanted(NamedTuple):
@@ -203,9 +200,9 @@ class _Side(Pointers):
             is_said = True
 
     def check(self) -> None:
-        """Raise MillraceError if another process has taken this side's place, Stopped on `is_stopped`."""
+        """Raise MillraceError if another process has taken this side's place, Requeue on `is_stopped`."""
         if self._is_stopped():
-            raise Stopped(75)
+            raise Requeue
         if self._successor:
             problem = f"another {self.name} has taken over ({self._successor})"
             raise MillraceError(problem, str(self.place), f"Start one {self.name} only")

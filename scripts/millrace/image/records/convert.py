@@ -90,15 +90,15 @@ def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
         if row[1] < 0:
             raise Unusable("missing", "a link to nowhere, or no regular file")
         content = path.read_bytes()
-        image, odd = read_image(content, pixels["exif"], path.suffix)
+        if len(content) != row[1]:
+            raise MillraceError("has changed since it was listed", str(path), "Run the same command again")
+        image, odd = read_image(content, pixels["exif"], path.suffix, pixels["max_pixels"])
         if pixels["layout"] != ENCODED:
             return resized(image, pixels["resize"], pixels["crop"]), odd
     except OSError as error:
         return Unusable("unreadable", error.strerror or str(error)), []
     except Unusable as error:
         return error, []
-    if len(content) != row[1]:
-        raise MillraceError("has changed since it was listed", str(path), "Run the same command again")
     return content, odd
 
 

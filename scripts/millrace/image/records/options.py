@@ -9,6 +9,8 @@ from millrace.common.errors import MillraceError
 from millrace.common.settings import setting
 from millrace.image.records.folder import ImageTree
 
+_MOST_PIXELS = 178956970  # Pillow refuses more, twice its MAX_IMAGE_PIXELS
+
 
 @dataclass(frozen=True)
 class RecordOptions:
@@ -21,6 +23,9 @@ class RecordOptions:
     train_size: int = setting(256, "pixels: shorter side and centre crop of train", at_least=1)
     val_resize: int = setting(256, "pixels: shorter side of val", at_least=1)
     val_size: int = setting(224, "pixels: centre crop of val, at most val_resize", at_least=1)
+    max_pixels: int = setting(
+        50_000_000, "width x height of an image; one of more is rejected", at_least=1, at_most=_MOST_PIXELS
+    )
     exif: str = setting("ignore", "orientation in EXIF; ImageFolder ignores it", among=("ignore", "apply"))
     shuffle: int = setting(1, "1: train is shuffled; 0: class after class", at_least=0, at_most=1)
     seed: int = setting(42, "of the shuffle", at_least=0, at_most=2147483647)
@@ -41,7 +46,7 @@ class RecordOptions:
         """
         resize, crop = (self.train_size,) * 2 if split == "train" else (self.val_resize, self.val_size)
         sizes = {"resize": resize, "crop": crop} if self.layout == "fixed" else {}
-        pixels = {"layout": self.layout, "exif": self.exif, **sizes}
+        pixels = {"layout": self.layout, "exif": self.exif, "max_pixels": self.max_pixels, **sizes}
         facts = {"split": split, "folder": str(tree.root / split), "classes": tree.classes}
         return facts | {"pixels": pixels, "seed": self.seed}
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+# Of ImageFolder's extensions. Pillow knows many more, and starts Ghostscript for one of them (EPS).
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 _ORIENTATION = 0x0112
 # What its values from 2 to 8 undo; PIL's own exif_transpose fails on some damaged EXIF.
 _TURNS = dict(enumerate((0, 3, 1, 5, 4, 6, 2), 2))
@@ -24,13 +26,19 @@ class Unusable(Exception):
         super().__init__(message)
 
 
-def read_image(content: Any, exif: str = "ignore", suffix: str = "") -> tuple[Any, list[str]]:
+def read_image(
+    content: Any, exif: str = "ignore", suffix: str = "", max_pixels: int = 0
+) -> tuple[Any, list[str]]:
     """The image in encoded bytes as RGB (PIL), and what is odd about it. Raises Unusable.
 
-    Its format is told by the content; a file whose name says JPEG and that is none is odd.
+    Its format is told by the content, and is one of FORMATS; a file whose name says JPEG and that is none is
+    odd. One of more than `max_pixels` (0: than Pillow opens) is refused by its header.
     """
     try:
-        image = Image.open(io.BytesIO(content))
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        width, height = image.size
+        if max_pixels and width * height > max_pixels:
+            raise Unusable("too_large", f"{width} x {height} pixels, more than max_pixels {max_pixels}")
         odd = [] if image.mode == "RGB" else [f"mode {image.mode}"]
         is_named_jpeg = suffix.lower() in (".jpg", ".jpeg")
         odd += [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []
@@ -41,8 +49,11 @@ def read_image(content: Any, exif: str = "ignore", suffix: str = "") -> tuple[An
         except Exception:  # as below; ImageFolder does not look at EXIF
             odd.append("damaged EXIF")
         return (whole if turn is None or exif == "ignore" else whole.transpose(turn)), odd
+    except Unusable:
+        raise
     except UnidentifiedImageError:
-        raise Unusable("no_image" if len(content) else "empty", "no image of a known format") from None
+        words = f"no image of a known format ({', '.join(FORMATS)})"
+        raise Unusable("no_image" if len(content) else "empty", words) from None
     except Image.DecompressionBombError as error:
         raise Unusable("too_large", str(error)) from None
     # PIL's decoders raise whatever a damaged file makes them run into.

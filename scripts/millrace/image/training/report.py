@@ -43,7 +43,7 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     lead = f"{summary['samples']:,} images, {summary['optimizer_steps']:,} steps."
     if summary["spread"]:
         spread = Spread(**summary["spread"])
-        lead += f" Expected of {spread.line(summary['samples'] // summary['epochs'])}."
+        lead += f" Expected of {spread.line(summary['records'])}."
     tiles = [("Best top-1", figures.human_share(summary["best"]["acc1"] / 100)), ("Waited for data", waited)]
     tiles.append(("Epochs", _number(summary["epochs"])))
     return page.render(_TEMPLATE, title="Image training", lead=lead, tiles=tiles, svgs=[svg], tables=tables)

@@ -66,7 +66,8 @@ def run(
             return {}
         task.finish()
     best = max(result.evaluations.values(), key=lambda figures: figures["acc1"])
-    facts = {"arch": options.arch, "best": best, "spread": task.spread and task.spread._asdict()}
+    facts = {"arch": options.arch, "records": len(task.train), "best": best}
+    facts |= {"spread": task.spread and task.spread._asdict()}
     parameters = sum(parameter.numel() for parameter in result.model.parameters())
     return {**result.summary(), **facts, "parameters": parameters}
 

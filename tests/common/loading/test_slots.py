@@ -1,0 +1,46 @@
+"""Shared memory of batches: whose a slot is, and whether there is room for all ranks."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.common.loading import slots
+from millrace.common.loading.slots import BatchSlots, leased
+
+
+def test_a_slot_is_given_once_until_nobody_holds_its_memory():
+    shared = BatchSlots(workers=2, slots=2, samples=12)
+    taken = [shared.take(worker, 3, 4) for worker in (0, 0, 1)]
+    assert shared.take(0, 1, 1) is None and shared.take(1, 3, 5) is None and shared.take(1, 0, 4) is None
+    for number, (memory, _) in enumerate(taken):
+        memory[:] = number
+    batches = [leased(address, (3, 4)) for _, address in taken]
+    assert [batch.unique().tolist() for batch in batches] == [[0.0], [1.0], [2.0]]
+    view = batches[1][0]
+    del batches[1]
+    assert shared.take(0, 1, 1) is None  # a part of it is still in use
+    del view
+    memory, address = shared.take(0, 2, 6)
+    assert address == taken[1][1] and np.unique(memory).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "needed", "problem"),
+    [(1, 400, ""), (2, 200, ""), (2, 201, "may take 402 MB"), (1, 401, "of 1 rank may take 401 MB")],
+)
+def test_all_ranks_of_a_node_must_find_room(monkeypatch, ranks, needed, problem):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    for name, value in zip(names, (0, ranks, 0, ranks), strict=True):
+        monkeypatch.setenv(name, str(value))
+    free = SimpleNamespace(f_bavail=400 << 8, f_frsize=1 << 12)
+    monkeypatch.setattr(os, "statvfs", lambda path: free)
+    found = slots.shortage(needed << 20)
+    assert problem in found and bool(found) == bool(problem)
+    if problem:
+        with pytest.raises(MillraceError, match=r"400 MB free.*docker --shm-size"):
+            slots.require_room(needed << 20)

@@ -1,0 +1,102 @@
+"""A run's figures as its files tell them: which lines and steps count, and over which ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.common import atomic, jsonl
+from millrace.common.errors import MillraceError
+from millrace.common.throughput.run import Run
+
+
+def window(step: int, seconds: float, samples: int, **more: Any) -> dict[str, Any]:
+    """A line of metrics.jsonl; a tenth of its audio is padding."""
+    counts = {"samples": samples, "audio_seconds": 9.0, "padded_audio_seconds": 10.0}
+    share = {"data_wait": 0.25, "forward": 0.75}
+    line = {"event": "train", "step": step, "seconds": seconds, "counts": counts, "time_share": share}
+    return line | {"loss": float(step), "weight": float(samples), "world_size": 2} | more
+
+
+def written(
+    folder: Path, *windows: dict[str, Any], steps: Any = (), facts: Any = None, ended: bool = True
+) -> Run:
+    jsonl.write_lines(folder / "metrics.jsonl", windows)
+    jsonl.write_lines(folder / "steps.jsonl", steps)
+    if facts is not None:
+        atomic.write_json(folder / "throughput.json", facts)
+    if ended:
+        atomic.write_json(folder / "metrics.json", {"optimizer_steps": 9})
+    return Run(folder)
+
+
+def test_the_first_of_three_lines_is_not_steady_and_the_padding_is_of_all(tmp_path):
+    first = window(2, 100.0, 10, counts={"samples": 10, "audio_seconds": 2.0, "padded_audio_seconds": 20.0})
+    lines = [first, window(4, 10.0, 10), window(6, 10.0, 30)]
+    steps = [{"step": step, "seconds": 5.0, "decode_seconds": 1.0 * (step > 2)} for step in range(1, 7)]
+    run = written(tmp_path / "a", *lines, steps=steps)
+    assert run.rate("samples") == 40 / 20 and run.seconds == 20.0
+    assert run.padding("audio_seconds") == pytest.approx(1 - 20 / 40)
+    assert [step["step"] for step in run.steady_steps] == [3, 4, 5, 6]
+    assert run.shares["decode"] == pytest.approx(0.2) and run.shares["data_wait"] == pytest.approx(0.05)
+    assert sum(run.shares.values()) == pytest.approx(1.0) and run.samples == 50.0
+    two = written(tmp_path / "b", *lines[:2], steps=steps)
+    assert two.rate("samples") == 20 / 110 and len(two.steady_steps) == 6
+
+
+def test_no_more_of_the_wait_is_decoding_than_there_is(tmp_path):
+    steps = [{"step": 1, "seconds": 1.0, "decode_seconds": 0.9}]
+    run = written(tmp_path, window(1, 1.0, 1), steps=steps)
+    assert run.shares["decode"] == 0.25 and run.shares["data_wait"] == 0.0
+
+
+def test_the_slowest_rank_is_told_from_the_steady_lines_of_all_ranks(tmp_path):
+    ranks = ([90.0, 1.0], [2.0, 3.0], [2.0, 3.0, 50.0], [2.0, 3.0])
+    lines = [window(step, 1.0, 1, own_seconds_by_rank=seconds) for step, seconds in enumerate(ranks, 1)]
+    assert written(tmp_path / "a", *lines).slowest_rank == (1, 1.5)
+    swapped = [line | {"own_seconds_by_rank": line["own_seconds_by_rank"][::-1]} for line in lines]
+    assert written(tmp_path / "b", *swapped).slowest_rank == (0, 1.5)
+    assert written(tmp_path / "c", window(1, 1.0, 1)).slowest_rank is None
+
+
+@pytest.mark.parametrize("place", ["facts", "windows", "steps"])
+def test_the_peak_of_memory_is_the_highest_that_any_file_tells(tmp_path, place):
+    peaks = {name: 70 if name == place else 30 for name in ("facts", "windows", "steps")}
+    lines = [window(1, 1.0, 1, peak_memory_bytes=peaks["windows"]), window(2, 1.0, 1)]
+    steps = [{"step": 1, "seconds": 1.0, "peak_memory_bytes": peaks["steps"]}]
+    run = written(tmp_path, *lines, steps=steps, facts={"peak_memory_bytes": peaks["facts"]})
+    assert run.peak_memory == 70
+
+
+def test_losses_are_means_of_units_over_a_quarter_of_the_lines(tmp_path):
+    lines = [window(step, 1.0, 10, loss=float(step), weight=float(step)) for step in range(1, 9)]
+    lines[3]["loss"] = None
+    run = written(tmp_path, *lines)
+    assert run.training_losses() == [1.0, 8.0]
+    lines += [window(step, 1.0, 10, loss=float(step), weight=float(step)) for step in range(9, 11)]
+    run = written(tmp_path / "longer", *lines)
+    assert run.training_losses() == [pytest.approx((1 + 4) / 3), pytest.approx((81 + 100) / 19)]
+    # 34 samples end in the fourth line, less than half of which is inside.
+    assert run.loss_after(34.0) == (3.0, 3) and run.loss_after(35.0)[1] == 4 and run.loss_after(1.0)[1] == 1
+
+
+def test_what_a_run_lost_and_whether_it_came_to_its_end(tmp_path):
+    steps = [
+        {"step": 1, "seconds": 1.0, "planned": 9, "samples": 7},
+        {"step": 2, "seconds": 1.0, "planned": 5, "samples": 4},
+    ]
+    run = written(tmp_path / "a", window(2, 2.0, 11), steps=steps)
+    assert run.lost_samples == 3 and run.finished and run.done_steps == 2 and run.world_size == 2
+    failed = written(tmp_path / "b", window(2, 2.0, 11), facts={"failed": "out of memory"})
+    assert not failed.finished and failed.failed == "out of memory" and failed.lost_samples is None
+    assert not written(tmp_path / "c", window(2, 2.0, 11), ended=False).finished
+    with pytest.raises(MillraceError, match="no training step was logged here"):
+        written(tmp_path / "d", {"event": "eval", "step": 1, "seconds": 1.0})
+
+
+def test_the_use_of_every_rank_is_read_from_its_own_file(tmp_path):
+    atomic.write_json(tmp_path / "throughput.rank-1.json", {"use": {"gpu": 0.5}})
+    run = written(tmp_path, window(1, 1.0, 1), facts={"use": {"gpu": 0.75}})
+    assert run.use_by_rank == {0: {"gpu": 0.75}, 1: {"gpu": 0.5}} and run.use("gpu") == 0.75

@@ -1,0 +1,58 @@
+"""Devices: what `auto` stands for, and what is refused before a run begins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from millrace.common.errors import MillraceError
+from millrace.common.training import devices
+from millrace.common.training.ranks import Ranks
+from millrace.common.training.settings import LoopSettings
+
+
+@pytest.mark.parametrize(
+    ("device", "has_gpu", "computes_bf16", "expected"),
+    [
+        ("cuda", True, True, "bf16-mixed"),
+        ("auto", True, True, "bf16-mixed"),
+        ("cuda", True, False, "32-true"),  # a GPU before Ampere emulates it, several times slower
+        ("auto", True, False, "32-true"),
+        ("auto", False, False, "32-true"),
+        ("cpu", True, True, "32-true"),
+    ],
+)
+def test_auto_takes_bf16_where_the_gpu_computes_in_it(monkeypatch, device, has_gpu, computes_bf16, expected):
+    def is_supported(including_emulation: bool = True) -> bool:
+        """As torch answers: it emulates bf16 on every GPU."""
+        return including_emulation or computes_bf16
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "GPU")
+    assert devices.auto_precision(device) == expected
+    assert devices.resolved(LoopSettings(device=device)).precision == expected
+    assert devices.resolved(LoopSettings(device=device, precision="16-mixed")).precision == "16-mixed"
+
+
+@pytest.mark.parametrize(("gpus", "problem"), [(0, "2 ranks on this node, but 0 GPUs"), (1, "but 1 GPU")])
+def test_fewer_gpus_than_ranks_of_a_node_are_refused(monkeypatch, gpus, problem):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(MillraceError, match=problem):
+        devices.launch(Ranks(0, 2, 0, 2), LoopSettings(device="cuda", precision="32-true"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words", "is_lost"),
+    [
+        (Ranks(1, 2, 1, 2), "[a.cc:12] Connection closed by peer [127.0.0.1]:9. More", True),
+        (Ranks(1, 2, 1, 2), "Timed out waiting 600000ms for recv operation", True),
+        (Ranks(1, 2, 1, 2), "shape '[2]' is invalid for input of size 3", False),
+        (Ranks(), "Connection closed by peer", False),
+    ],
+)
+def test_a_rank_that_has_lost_another_one_says_so_and_other_errors_stay(ranks, words, is_lost):
+    kind, expected = (MillraceError, "rank 1 has lost another rank") if is_lost else (RuntimeError, "")
+    with pytest.raises(kind, match=expected) as error, devices.peers(ranks, "run"):
+        raise RuntimeError(words)
+    assert isinstance(error.value, MillraceError) == is_lost
