@@ -10,8 +10,8 @@ from pathlib import Path
 
 from millrace.common import cli
 from millrace.common.errors import MillraceError
-from millrace.speech.audio.cut import AUDIO_FORMATS
 from millrace.speech.columns import PENDING
+from millrace.speech.names import AUDIO_FORMATS
 from millrace.speech.shards import build as shards
 from millrace.speech.shards import index as shard_index
 from millrace.speech.shards.part import of_country, read_part

@@ -16,10 +16,9 @@ import pyarrow as pa
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
-from millrace.speech.audio import cut as audio
 from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
-from millrace.speech.names import SHARD_NUMBERS, ShardFile
+from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, ShardFile
 from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
 from millrace.speech.shards.plan import Plan, PlannedSegment
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
@@ -163,7 +162,7 @@ def _build_shard(
     """Write the tar, then its sidecar. Members go straight to the file: no shard is held in memory."""
     tar.parent.mkdir(parents=True, exist_ok=True)
     options = plan.options
-    extension, rate = audio.AUDIO_FORMATS[options.audio_format], options.sampling_rate
+    extension, rate = AUDIO_FORMATS[options.audio_format], options.sampling_rate
     rows: list[dict] = []
     # From here on the old tar, if any, is not known to be good: no index may speak of it.
     sidecar_path(tar).unlink(missing_ok=True)
