@@ -55,6 +55,12 @@ class Partition:
         """What the names of its shards begin with, and those of the whole split and subset."""
         return f"{self.country}-{self.folder}"
 
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """What sorts partitions: test, validation, then the subsets of train by their number."""
+        split, _, subset = self.folder.partition("-")
+        return ("test", "validation", "train").index(split), int(subset or 0), self.first
+
     def __str__(self) -> str:
         return f"{self.stem}-{self.first:05d}"
 

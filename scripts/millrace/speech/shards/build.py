@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,13 +54,23 @@ class Built:
         return f"{hours}; shards: {shards}; {errors or 'no errors'}"
 
 
-def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False) -> Built:
+# A manifest row, its status and message.
+Outcome = tuple[dict, str, str]
+
+
+def build(
+    plan: Plan,
+    output_dir: str | os.PathLike,
+    retry_errors: bool = False,
+    note: Callable[[Iterable[Outcome]], None] = lambda outcomes: None,
+) -> Built:
     """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there then.
 
     A shard stays whose segments are those that would come into it, whose sidecar has their digest, and whose
     tar has the size and SHA-256 written there; with `retry_errors` only if none of its segments is in error.
-    Other shards of this partition are removed. Raises MillraceError if the disk is, or would get, full;
-    finished shards stay.
+    Other shards of this partition are removed. What becomes of rows is told to `note`: of those that need no
+    audio first, then shard by shard. Raises MillraceError if the disk is, or would get, full; finished shards
+    stay.
     """
     output_dir, options = Path(output_dir), plan.options
     check_format(options.sampling_rate, options.audio_format)
@@ -68,6 +78,7 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
     good, runs = _survey(plan, output_dir, retry_errors)
     built = Built(INDEX_SCHEMA.empty_table(), [])
     _check_disk(plan, [plan.segments[first:end] for first, end in runs], good, output_dir)
+    note((plan.rows[position], *outcome) for position, outcome in plan.settled.items())
     tables: list[pa.Table] = []
     hours = sum(segment.hours for first, end in runs for segment in plan.segments[first:end])
     at, number = 0, 0
@@ -96,6 +107,7 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
                 stream = None
                 built.kept += 1
             tables.append(sidecar.table)
+            note(_outcomes(plan, at, sidecar.table))
             built.too_large += sidecar.tar_size > options.max_shard_size_gb * 1e9
             at, number = at + sidecar.table.num_rows, number + 1
     built.removed = _sweep(plan, output_dir, number)
@@ -109,6 +121,15 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
     counts = {"rows_in": len(plan.rows), "rows_out": built.index.num_rows, "rejected": built.errors}
     Ledger("speech_create_shards", str(plan.partition), **counts).check()
     return built
+
+
+def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
+    """What became of the segments of the shard that begins with segment `at`."""
+    segments = plan.segments[at : at + table.num_rows]
+    for segment, status, message in zip(
+        segments, table["status"].to_pylist(), table["error_message"].to_pylist(), strict=True
+    ):
+        yield segment.row, status, message
 
 
 def _survey(
