@@ -43,6 +43,7 @@ def test_rows_have_the_columns_and_values_of_the_corpus(chain):
     assert row["cer"] == segment["cer"] and row["wer"] > 0 and row["original_transcript_start_idx"] == 8
     (recording,) = jsonl.read(chain.part(PARTITION) / "recordings.json")
     assert recording["duration_hours"] == pytest.approx(20 / 3600) and recording["split"] == "train"
+    assert recording["size_mb"] == Path(recording["source_audio_path"]).stat().st_size / 1e6
 
 
 def test_the_ledger_counts_rejects_and_repairs(chain):
@@ -65,6 +66,30 @@ def test_the_same_input_gives_the_same_bytes(chain):
         generate(chain)
         contents.append({path.name: path.read_bytes() for path in chain.part(PARTITION).iterdir()})
     assert contents[0] == contents[1] and len(contents[0]) == 5
+
+
+def test_an_alignment_that_broke_since_the_parse_is_listed_until_it_is_mended(chain):
+    alignment, listed = chain.aligned("germany", "one"), chain.part(PARTITION) / "damaged.json"
+    chain.sync()
+    whole = alignment.read_bytes()
+    alignment.write_bytes(b"{")
+    assert chain.generate(PARTITION) == 0
+    ledger = jsonl.read(chain.part(PARTITION) / "ledger.json")
+    assert jsonl.read(listed) == [str(alignment)]
+    assert ledger["warnings"] == {"json_damaged": 1} and ledger["rows_in"] == 0
+    alignment.write_bytes(whole)
+    assert chain.generate(PARTITION) == 0 and not listed.exists()
+    assert jsonl.read(chain.part(PARTITION) / "ledger.json")["rows_out"] == 4
+
+
+def test_further_transcripts_of_all_recordings_are_counted(chain):
+    corpora.add_recording(chain.root, "germany", "two", 20)
+    for name, copies in (("one", ("t2", "t3")), ("two", ("t2",))):
+        for copy in copies:
+            shutil.copy(chain.aligned("germany", name), chain.aligned("germany", name, copy))
+    together = {"split_fractions": {"train": 1.0}, "partition_hours": 1.0}
+    assert chain.sync(**together).partitions == {"germany": [PARTITION]} and chain.generate(PARTITION) == 0
+    assert jsonl.read(chain.part(PARTITION) / "ledger.json")["warnings"]["second_transcript"] == 3
 
 
 def test_audio_that_cannot_be_read_is_a_warning_here_and_an_error_where_it_is_cut(chain):

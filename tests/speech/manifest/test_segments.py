@@ -66,9 +66,18 @@ def test_only_a_usable_cer_is_taken(cer):
     assert segment.cer == (0.2 if cer == "0.2" else None)
 
 
-@pytest.mark.parametrize("value", [None, "x", math.nan, math.inf, 1e300, {}])
+@pytest.mark.parametrize("value", [None, "x", math.nan, math.inf, 1e300, {}, 2**53, -(2**53)])
 def test_an_odd_token_index_is_none(value):
     assert segments.validate({**GOOD, "start_idx": value}, 0, LIMITS, 100.0).start_idx is None
+
+
+def test_the_largest_token_index_that_a_float_holds_is_kept():
+    assert segments.validate({**GOOD, "start_idx": 2**53 - 1}, 0, LIMITS, 100.0).start_idx == 2**53 - 1
+
+
+def test_a_segment_ends_where_its_audio_does():
+    segment = segments.validate({**GOOD, "start": 95.0, "end": 100.03}, 0, LIMITS, 99.99)
+    assert segment.end == 99.99
 
 
 def test_limits_include_their_ends_despite_float_noise():

@@ -175,7 +175,15 @@ def test_a_second_run_decodes_nothing_and_touches_nothing(sources, tmp_path, cut
     assert len(cuts) == 4 and first.rebuilt >= 3 and first.kept == 0
     before = tree(tmp_path)
     cuts.clear()
+    assert first.hours == pytest.approx(24 * 1.25 / 3600)
+    assert (
+        first.line()
+        == f"24 segments, 0.01 h; shards: 0 kept, {first.rebuilt} built, 0 stale files removed; no errors"
+    )
     second = build(sources, tmp_path)
+    assert second.line() == first.line().replace(
+        f"0 kept, {first.rebuilt} built", f"{first.rebuilt} kept, 0 built"
+    )
     assert cuts == [] and (second.kept, second.rebuilt) == (first.rebuilt, 0) and tree(tmp_path) == before
     assert second.index.equals(first.index) and second.statuses == first.statuses
 
