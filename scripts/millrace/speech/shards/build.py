@@ -19,7 +19,7 @@ from millrace.common.ledger import Ledger
 from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, ShardFile
-from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
+from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, write_sidecar
 from millrace.speech.shards.plan import Plan, PlannedSegment
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter, member_size
@@ -185,8 +185,6 @@ def _build_shard(
     options = plan.options
     extension, rate = AUDIO_FORMATS[options.audio_format], options.sampling_rate
     rows: list[dict] = []
-    # From here on the old tar, if any, is not known to be good: no index may speak of it.
-    sidecar_path(tar).unlink(missing_ok=True)
     writer = None
     with contextlib.ExitStack() as stack:
         for segment in itertools.islice(plan.segments, at, None):
