@@ -54,8 +54,9 @@ def test_a_gap_is_silence_and_a_hole_if_it_is_long_lossless_or_with_an_error(
 def test_stamps_that_begin_anew_or_only_jitter_insert_nothing(container, gap):
     timeline, silence = timeline_of(container, "aac", gap)
     assert silence == 0 and timeline.holes == [] and timeline.samples == RATE + FRAME
-    # What follows is placed from there.
-    assert timeline.place(frame(1.02 + gap), 0) == 0 and timeline.lost_from is None
+    # What follows is placed from there, gaps too.
+    assert timeline.place(frame(1.02 + gap), 0) == 0
+    assert timeline.place(frame(1.34 + gap), 0) == round(0.3 * RATE) and timeline.lost_from is None
 
 
 def test_a_frame_behind_an_unknown_stretch_begins_what_is_lost():

@@ -90,3 +90,18 @@ def test_the_balance_of_a_country_counts_segments_and_files(part):
         made.check(3)
     with pytest.raises(MillraceError, match=r"2 files in, 1 out, 0 rejected"):
         balance(part, files=2, transcripts=1).check(4)
+
+
+def test_the_worst_files_are_those_with_most_errors_of_all_reasons(part):
+    loads, cuts = "error_local_tar_audio_load", "error_local_tar_processing"
+    rows = [row(name, number, number + 1) for number, name in enumerate(["b.wav"] * 2 + ["a.wav"] * 3)]
+    write_part(part.manifest, rows)
+    statuses = (loads, loads, loads, cuts, cuts)
+    write_statuses(part.statuses, [(r["key"], s, "why") for r, s in zip(rows, statuses, strict=True)])
+    made = Balance(COUNTRY | {"files": 1, "transcripts": 1}, [part])
+    assert len(list(made.rejects())) == 5
+    made.check(0)
+    worst = r"in:\n  a.wav: 3, first audio_load: why\n  b.wav: 2, first audio_load: why"
+    with pytest.raises(MillraceError, match=rf"5 of 5 segments are in error[\s\S]*{worst}"):
+        made.check_errors(0.5, "x.csv", [])
+    made.check_errors(1.0, "x.csv", [])
