@@ -9,6 +9,10 @@ CORES ?= all
 # Processes of the tests: three for two processors, as many tests wait for others' processes.
 WORKERS ?= 3
 
+ifeq ($(OS),Windows_NT)
+$(error Millrace needs Linux: on Windows run it in WSL (wsl --install))
+endif
+
 VENV := .venv
 BIN := $(VENV)/bin
 # What is typed by hand needs no activation; steps run the Python that runs Snakemake. As modules, since the scripts in

@@ -1,12 +1,17 @@
 """The manifest of a partition: rows, rejects and ledger from real alignment files and real audio."""
 
+import csv
 import shutil
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from millrace.common import jsonl
+from millrace.speech import create_shards
 from millrace.speech.columns import SCHEMA
+from millrace.speech.country import tables
+from millrace.speech.generate_manifest import main
 from tests import corpora
 from tests.speech.audio.recordings import RATE, signal, write_av
 from tests.speech.chain import Chain, edit
@@ -38,6 +43,7 @@ def test_rows_have_the_columns_and_values_of_the_corpus(chain):
     assert row["cer"] == segment["cer"] and row["wer"] > 0 and row["original_transcript_start_idx"] == 8
     (recording,) = jsonl.read(chain.part(PARTITION) / "recordings.json")
     assert recording["duration_hours"] == pytest.approx(20 / 3600) and recording["split"] == "train"
+    assert recording["size_mb"] == Path(recording["source_audio_path"]).stat().st_size / 1e6
 
 
 def test_the_ledger_counts_rejects_and_repairs(chain):
@@ -60,6 +66,30 @@ def test_the_same_input_gives_the_same_bytes(chain):
         generate(chain)
         contents.append({path.name: path.read_bytes() for path in chain.part(PARTITION).iterdir()})
     assert contents[0] == contents[1] and len(contents[0]) == 5
+
+
+def test_an_alignment_that_broke_since_the_parse_is_listed_until_it_is_mended(chain):
+    alignment, listed = chain.aligned("germany", "one"), chain.part(PARTITION) / "damaged.json"
+    chain.sync()
+    whole = alignment.read_bytes()
+    alignment.write_bytes(b"{")
+    assert chain.generate(PARTITION) == 0
+    ledger = jsonl.read(chain.part(PARTITION) / "ledger.json")
+    assert jsonl.read(listed) == [str(alignment)]
+    assert ledger["warnings"] == {"json_damaged": 1} and ledger["rows_in"] == 0
+    alignment.write_bytes(whole)
+    assert chain.generate(PARTITION) == 0 and not listed.exists()
+    assert jsonl.read(chain.part(PARTITION) / "ledger.json")["rows_out"] == 4
+
+
+def test_further_transcripts_of_all_recordings_are_counted(chain):
+    corpora.add_recording(chain.root, "germany", "two", 20)
+    for name, copies in (("one", ("t2", "t3")), ("two", ("t2",))):
+        for copy in copies:
+            shutil.copy(chain.aligned("germany", name), chain.aligned("germany", name, copy))
+    together = {"split_fractions": {"train": 1.0}, "partition_hours": 1.0}
+    assert chain.sync(**together).partitions == {"germany": [PARTITION]} and chain.generate(PARTITION) == 0
+    assert jsonl.read(chain.part(PARTITION) / "ledger.json")["warnings"]["second_transcript"] == 3
 
 
 def test_audio_that_cannot_be_read_is_a_warning_here_and_an_error_where_it_is_cut(chain):
@@ -106,3 +136,140 @@ def test_a_segment_behind_the_end_of_a_cut_ogg_says_so(chain):
     assert ledger["warnings"] == {"ogg_cut": 1} and ledger["rejected"]["time_out_of_range"] >= 2
     details = [row["detail"] for _, row, _ in jsonl.lines(chain.part(PARTITION) / "rejects.jsonl")]
     assert all("one.wav ends without its last page: it was cut off" in detail for detail in details)
+
+
+@pytest.fixture
+def italy(tmp_path, monkeypatch) -> Path:
+    """The folder of the CSVs, beside the corpus; commands are typed there."""
+    corpora.make_corpus(tmp_path / "countries", {"italy": 6}, seconds=10)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "manifests"
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+def splits_of(folder: Path) -> dict[str, str]:
+    return {row["video_id"]: row["split"] for row in table(folder / "italy_splits.csv")}
+
+
+def edit_table(path: Path, **cells: str) -> None:
+    """Give the first row other cells."""
+    first, *rows = table(path)
+    tables.write_cells(path, list(first), [list((first | cells).values()), *(list(r.values()) for r in rows)])
+
+
+def test_a_country_by_hand_has_the_tables_of_the_workflow(italy, capsys):
+    assert main(["--country", "italy"]) == 0
+    rows, splits = table(italy / "italy_manifest.csv"), table(italy / "italy_splits.csv")
+    assert list(rows[0]) == list(tables.MANIFEST_COLUMNS) and list(splits[0]) == list(tables.SPLITS_COLUMNS)
+    assert {row["status"] for row in rows} == {"pending_local_tar"} and len({r["key"] for r in rows}) == len(
+        rows
+    )
+    assert len(splits) == 6 and set(splits_of(italy).values()) == {"train", "validation", "test"}
+    assert {(r["video_id"], r["split"], r["subset_id"]) for r in rows} == {
+        (r["video_id"], r["split"], r["subset_id"]) for r in splits
+    }
+    assert {r["subset_id"] for r in rows if r["split"] == "train"} == {"1"}
+    assert (
+        f"{len(rows)} segments found, {len(rows)} in the manifest, 0 rejected; test 0.00 h"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_second_run_by_hand_keeps_splits_statuses_and_order_and_adds_what_is_new(italy, capsys):
+    assert main(["--country", "italy"]) == 0
+    edit_table(italy / "italy_splits.csv", split="test", subset_id="")  # a user's own choice
+    assert main(["--country", "italy"]) == 1
+    assert "'rec_0000' is in train here and in test there. Keep one" in capsys.readouterr().err
+    (italy / "italy_manifest.csv").unlink()
+    assert main(["--country", "italy"]) == 0
+    before, splits = table(italy / "italy_manifest.csv"), splits_of(italy)
+    assert splits["rec_0000"] == "test"
+    shards = ["--manifest-dir", "manifests", "--output-dir", "out", "--country", "italy"]
+    assert create_shards.main(shards) == 0
+    done = table(italy / "italy_manifest.csv")
+    assert done == [row | {"status": "completed_local_tar"} for row in before]
+
+    corpora.add_recording(italy.parent / "countries", "italy", "a_new", 15)
+    alignment = italy.parent / "countries/italy/Alignment/alignment_output/rec_0001_t1_aligned.json"
+    edit(alignment, lambda value: value["segments"][0].update(human_text="another"))
+    gone = alignment.with_name("rec_0002_t1_aligned.json")
+    gone.rename(italy / "gone.json")
+    capsys.readouterr()
+    assert main(["--country", "italy"]) == 0
+    after = table(italy / "italy_manifest.csv")
+    lost = sum(row["video_id"] == "rec_0002" for row in done)
+    stays = [row for row in done if row["video_id"] != "rec_0002"]
+    assert f"{len(stays)} were in it before, {lost} more are gone" in capsys.readouterr().err
+    assert [row["key"] for row in after[: len(stays)]] == [row["key"] for row in stays]
+    pending = {(r["video_id"], r["start_seconds"]) for r in after if r["status"] == "pending_local_tar"}
+    assert {video for video, _ in pending} == {"rec_0001", "a_new"} and ("rec_0001", "0.25") in pending
+    assert sum(video == "rec_0001" for video, _ in pending) == 1
+    assert splits_of(italy).items() >= splits.items() and "a_new" in splits_of(italy)
+    # What comes back has the split that it had.
+    (italy / "gone.json").rename(gone)
+    assert main(["--country", "italy"]) == 0 and splits_of(italy).items() >= splits.items()
+
+
+def test_what_is_rejected_by_hand_is_listed(italy, capsys):
+    corpora.write_alignment(italy.parent / "countries", "italy", "rec_0000_t9", b"{")
+    assert main(["--country", "italy", "--min-duration", "30", "--max-duration", "40"]) == 0
+    rejects = table(italy / "italy_rejects.csv")
+    assert rejects[0]["file"] == "rec_0000_t9_aligned.json" and rejects[0]["reason"] == "json_damaged"
+    assert {row["reason"] for row in rejects[1:]} == {"too_short"} and rejects[1]["country"] == "italy"
+    assert table(italy / "italy_manifest.csv") == []
+    assert (
+        f"0 in the manifest, {len(rejects) - 1} rejected ({len(rejects) - 1} too_short)"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda folder: (folder / "italy_splits.csv").unlink(), "no italy_splits.csv that keeps its splits"),
+        (
+            lambda folder: (folder / "italy_manifest.csv").write_text(
+                (folder / "italy_manifest.csv").read_text().replace("\n", ",mine\n")
+            ),
+            "columns mine would be lost",
+        ),
+        (
+            lambda folder: edit_table(folder / "italy_splits.csv", split="all"),
+            "recording 'rec_0000', split 'all'",
+        ),
+        (
+            lambda folder: (
+                shutil.copytree(folder, folder / "partitions/italy-test-00000")
+                and shutil.copy(
+                    folder / "italy_splits.csv", folder / "partitions/italy-test-00000/manifest.parquet"
+                )
+            ),
+            "the workflow keeps its manifest here",
+        ),
+    ],
+)
+def test_what_by_hand_would_lose_or_overwrite_something_is_refused(italy, capsys, spoil, words):
+    assert main(["--country", "italy"]) == 0
+    spoil(italy)
+    before = {path: path.read_bytes() for path in italy.glob("*.csv")}
+    capsys.readouterr()
+    assert main(["--country", "italy"]) == 1
+    log = capsys.readouterr().err
+    assert words in log and len(log.splitlines()) == 1
+    assert {path: path.read_bytes() for path in italy.glob("*.csv")} == before
+
+
+def test_a_country_that_is_not_there_is_named_with_those_that_are(italy, capsys):
+    assert main(["--country", "atlantis"]) == 1
+    assert "atlantis: no such folder" in (log := capsys.readouterr().err) and "Folders found: italy" in log
+
+
+@pytest.mark.parametrize("flags", ["", "--partition x --country italy", "--partition x --manifest y"])
+def test_a_partition_has_all_its_outputs_and_no_country(flags, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(flags.split())
+    assert "give --partition with its four outputs, or --country" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 import soundfile
 
 from millrace.common import jsonl
@@ -30,7 +31,8 @@ def test_all_countries_in_one_index(tmp_path):
     assert ledger["total"]["rows_out"] == sum(rows) and len(ledger["countries"]) == 3
 
 
-def test_cut_copies_in_other_splits_leave_all_tables_with_the_ledger_balanced(tmp_path):
+@pytest.mark.parametrize("row_group_size", [None, 1])
+def test_cut_copies_in_other_splits_leave_all_tables_with_the_ledger_balanced(tmp_path, row_group_size):
     chain = Chain(tmp_path)
     corpora.make_corpus(chain.root, {"germany": 3, "estonia": 1}, seconds=10)
     chain.sync()
@@ -58,6 +60,10 @@ def test_cut_copies_in_other_splits_leave_all_tables_with_the_ledger_balanced(tm
     for name in ("germany_train_nemo.jsonl", "germany_index.parquet"):
         assert b"germany_cut" not in (chain.shards_dir / name).read_bytes()
     # A country knows itself; the index of all knows the others too.
+    indices = [chain.shards_dir / f"{country}_index.parquet" for country in ledgers]
+    before = [key for path in indices for key in pq.read_table(path)["key"].to_pylist()]
+    for path in indices:
+        pq.write_table(pq.read_table(path), path, row_group_size=row_group_size)
     arguments = flags(tmp_path, "index.parquet", "ledger.json")
     for flag, file in (("--indices", "index.parquet"), ("--ledgers", "ledger.json")):
         arguments += [flag, *(str(chain.shards_dir / f"{country}_{file}") for country in ledgers)]
@@ -67,6 +73,7 @@ def test_cut_copies_in_other_splits_leave_all_tables_with_the_ledger_balanced(tm
         jsonl.read(tmp_path / "ledger.json"),
     )
     assert index.sha256.is_unique and "cut" not in set(index.video_id)
+    assert list(index.key) == [key for key in before if "_cut_" not in key]
     assert ledger["total"]["rejected"] == {"duplicate_across_splits": 2}
     assert ledger["total"]["rows_out"] == len(index)
     copies = [pair["recording"] for country in ledger["countries"] for pair in country["copies"]]

@@ -1,5 +1,6 @@
 """What a country's shards come to: final statuses, balance, NeMo manifests, sweeping."""
 
+import json
 import os
 import re
 import tarfile
@@ -7,6 +8,7 @@ import tarfile
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 
 from millrace.common import jsonl
 from tests import corpora
@@ -40,15 +42,42 @@ def test_a_lost_reject_breaks_the_balance(chain, capfd):
 
 
 def test_nemo_manifests_point_into_the_tars(chain):
-    chain.run("germany")
-    seen = 0
+    chain.run("germany", partition_hours=0.004)
+    seen, tars = 0, {}
     for split in FRACTIONS:
+        tars[split] = (chain.shards_dir / f"germany_{split}_shards.txt").read_text().splitlines()
         for _, row, _ in jsonl.lines(chain.shards_dir / f"germany_{split}_nemo.jsonl"):
             with tarfile.open(chain.shards_dir / row["tar"]) as tar:
                 assert tar.getmember(row["audio_filepath"]).size > 0
-            assert row["duration"] > 0 and row["text"] and row["lang"] == "de" and row["shard_id"] >= 0
+            assert row["duration"] > 0 and row["text"] and row["lang"] == "de"
+            # The list is given to NeMo, which takes the tars by their place in it.
+            assert tars[split][row["shard_id"]] == row["tar"] and f"-{split}-" in row["tar"]
             seen += 1
+    assert len(tars["train"]) > 1
     assert seen == pq.read_table(chain.shards_dir / "germany_index.parquet").num_rows > 0
+
+
+def test_a_copy_in_a_later_partition_leaves_by_its_own_row(chain):
+    chain.sync()
+    (test,) = [name for name, split in chain.placements().items() if split == "test"]
+    original = test.removeprefix("germany/")
+    source = chain.root / f"germany/downloaded_audio/mp4_converted/{original}.wav"
+    samples = soundfile.read(source, dtype="int16")[0]
+    corpora.write_audio(chain.root, "germany", "cut.wav", samples[: len(samples) // 2])
+    value = jsonl.read(chain.aligned("germany", original))
+    value |= {"audio_file": "cut.wav", "segments": value["segments"][:1]}
+    corpora.write_alignment(chain.root, "germany", "cut_t1", value)
+    labels = {"country": "germany", "video_id": "cut", "split": "train", "subset_id": 1}
+    row = {"item": "germany/cut", "group": "germany-train-1", "number": 9, "cost": 0.001, **labels}
+    with open(chain.assignment, "a") as lines:
+        lines.write(json.dumps(row) + "\n")
+
+    ledger = chain.run("germany")["segments"]
+    assert ledger["rejected"] == {"duplicate_across_splits": 1}
+    final = pd.read_csv(chain.shards_dir / "germany_manifest.csv", keep_default_na=False)
+    index = pq.read_table(chain.shards_dir / "germany_index.parquet").to_pandas()
+    assert set(index.key) == set(final[final.video_id != "cut"].key) and len(index) == ledger["rows_out"]
+    assert jsonl.read(chain.folder / "partitions/countries/germany.json")["partitions"][-1][-5:] != "00000"
 
 
 def test_an_emptied_partition_is_swept_and_strangers_stay(chain):

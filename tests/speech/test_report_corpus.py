@@ -173,6 +173,30 @@ def test_hours_splits_and_subsets_equal_the_inputs(corpus: Corpus) -> None:
         assert numbers == close(len(rows), rows["hours"].sum(), rows["shard"].nunique(), rows["size"].sum())
 
 
+def test_the_key_figures_are_the_sums_of_the_inputs(corpus: Corpus) -> None:
+    tiles, index = corpus.report().tiles, pd.DataFrame(corpus.index)
+    ledgers = [country["segments"] for country in corpus.countries]
+    assert tiles == {
+        "In shards": pytest.approx(index["duration_seconds"].sum() / 3600),
+        "Segments": len(index),
+        "Rejected": sum(ledger["rows_rejected"] for ledger in ledgers),
+        "Recordings": sum(country["recordings"] for country in corpus.countries),
+        "Countries": 3,
+        "Shards": index["shard"].nunique(),
+        "Size": index["size"].sum(),
+    }
+
+
+def test_several_files_of_one_recording_are_one_recording(corpus: Corpus) -> None:
+    """Transcripts of a recording may name its audio in two formats: each is a line of the splits CSV."""
+    path = corpus.folder / "manifest/italy_splits.csv"
+    files = pd.read_csv(path)
+    again = files.head(2).assign(source_audio_path="/a/again.opus", duration_hours=0.5)
+    pd.concat([files, again]).to_csv(path, index=False)
+    row = corpus.report().by_name(COUNTRIES, values=True)["italy"]
+    assert row[1] == len(files) and row[2] == pytest.approx(0.25 * (len(files) - 1) + 1.0)
+
+
 def test_rates_are_those_of_all_segments_in_the_manifest(corpus: Corpus) -> None:
     rates = corpus.report().by_name(RATES, values=True)
     whole = [row for rows in corpus.rows.values() for row in rows]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from tests.workflow.workflow import ROOT
 
@@ -24,18 +24,32 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pins(path: Path) -> dict[str, str]:
-    """Package -> version of a requirements file, with the files it includes."""
-    found: dict[str, str] = {}
+def requirements(path: Path) -> list[Requirement]:
+    """The lines of a requirements file, with those of the files it includes."""
+    lines: list[Requirement] = []
     for line in path.read_text().splitlines():
         line = line.partition("#")[0].strip()
         if line.startswith("-r "):
-            found |= pins(path.parent / line[3:].strip())
+            lines += requirements(path.parent / line[3:].strip())
         elif line:
-            name, version = re.fullmatch(r"([A-Za-z0-9_.-]+)==([0-9][A-Za-z0-9.]*)", line).groups()
-            assert normal(name) not in found, f"{name} is pinned twice"
-            found[normal(name)] = version
+            lines.append(Requirement(line))
+    return lines
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Package -> version of a requirements file, for every Python."""
+    found: dict[str, str] = {}
+    for line in requirements(path):
+        (pin,) = line.specifier
+        assert pin.operator == "==", line
+        assert normal(line.name) not in found, f"{line.name} is pinned twice"
+        found[normal(line.name)] = pin.version
     return found
+
+
+def markers(lines: Iterable[Requirement]) -> dict[str, str]:
+    """Package -> which Pythons need it, where that is not all."""
+    return {normal(line.name): str(line.marker) for line in lines if line.marker}
 
 
 def dependencies(path: Path) -> tuple[dict[str, str], list[str]]:
@@ -60,20 +74,28 @@ TEST = pins(ROOT / "requirements-test.txt")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def declared() -> dict[str, SpecifierSet]:
-    """Package -> range, of all that pyproject.toml asks for; the package's own extras are left out."""
-    texts = [
-        *PROJECT["dependencies"],
-        *(text for extra in PROJECT["optional-dependencies"].values() for text in extra),
-    ]
-    wanted = [Requirement(text) for text in texts]
-    return {normal(each.name): each.specifier for each in wanted if each.name != PROJECT["name"]}
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+def declared() -> list[Requirement]:
+    """All that pyproject.toml asks for; the package's own extras are left out."""
+    texts = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
+    return [line for line in map(Requirement, texts) if line.name != PROJECT["name"]]
 
 
 def test_the_package_asks_for_what_is_pinned_and_nothing_else():
-    ranges = declared()
+    ranges = {normal(line.name): line.specifier for line in declared()}
     assert set(ranges) == set(RUNTIME)
     assert {name: RUNTIME[name] for name in ranges if RUNTIME[name] not in ranges[name]} == {}
+
+
+def test_pydub_finds_on_every_python_what_the_standard_library_has_lost():
+    """`audioop` left with Python 3.13, and pydub cannot be imported without it."""
+    expected = {"audioop-lts": 'python_version >= "3.13"'}
+    assert markers(requirements(ROOT / "requirements.txt")) == markers(declared()) == expected
+    for name, texts in EXTRAS.items():
+        packages = {Requirement(text).name for text in texts}
+        assert ("pydub" in packages) == ("audioop-lts" in packages), name
 
 
 def test_reading_the_buckets_needs_no_extra():
@@ -103,7 +125,14 @@ def test_rules_name_all_environments_but_that_of_the_tests(jobs):
     assert named == {path.name for path in ENVIRONMENTS} - {"test.yaml"}
 
 
-@pytest.mark.parametrize("name", sorted(TEST))
+INSTALLED = [
+    normal(line.name)
+    for line in requirements(ROOT / "requirements-test.txt")
+    if not line.marker or line.marker.evaluate()
+]
+
+
+@pytest.mark.parametrize("name", sorted(INSTALLED))
 def test_the_pins_are_what_these_tests_run_with(name):
     # A local part (+cpu) says which build of the same version it is.
     assert metadata.version(name).partition("+")[0] == TEST[name]

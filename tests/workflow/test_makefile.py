@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,18 @@ def test_a_python_that_will_not_do_is_said_in_one_line(folder: Path, program: st
     assert "Millrace needs Python 3.11 or newer" in done.stderr and "make PYTHON=" in done.stderr
     assert ("3.9.2" in done.stderr) == bool(program)
     assert not (folder / ".venv").exists()
+
+
+def test_on_windows_make_and_python_name_wsl_in_one_line(folder: Path):
+    done = make(folder, "--dry-run", "run", "OS=Windows_NT")
+    assert done.returncode == 2
+    program = "import sys; sys.platform = 'win32'; import millrace"
+    imported = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "scripts", capture_output=True, text=True
+    )
+    assert imported.returncode == 1
+    for last in (done.stderr.splitlines()[-1], imported.stderr.splitlines()[-1]):
+        assert "Millrace needs Linux: on Windows run it in WSL (wsl --install)" in last
 
 
 def test_what_is_installed_is_not_installed_again(folder: Path):

@@ -1,11 +1,20 @@
-"""The commands as their authors typed them: each parses with the step that it has become."""
+"""The commands as their authors typed them: each parses with the step it has become; those of speech run."""
 
 from __future__ import annotations
 
+import csv
 import importlib
+import os
 import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
+
+from tests import corpora
+from tests.workflow.workflow import ROOT
 
 TRAIN = """--model_path /data/qwen3_asr_weights --bucket_dir /data/buckets
     --bucket_config /data/buckets/calibrated_bs.json --output_dir /data/out"""
@@ -29,6 +38,7 @@ SHARDS = """--manifest-dir ./manifests --output-dir ./local_webdataset_output --
         ("asr.train_model", f"{TRAIN} {SHORT}", {"language_tag_mode": "auto", "save_steps": 999_999}),
         ("asr.train_model", f"{TRAIN} {LONG}", {"eval_file": "/data/dev.parquet", "eval_steps": 20_000}),
         ("asr.train_model", f"{TRAIN} {SHORT} --profile 1 --profile_steps 20", {"profile": 1}),
+        ("speech.generate_manifest", "--country italy", {"country": "italy", "manifest_dir": "manifests"}),
         ("speech.create_shards", SHARDS, {"max_videos": 10, "country": "germany", "max_cer": 0.3}),
     ],
 )
@@ -36,3 +46,30 @@ def test_the_original_command_parses_as_typed(step, typed, expected):
     parser = importlib.import_module(f"millrace.{step}").make_parser()
     options = vars(parser.parse_args(shlex.split(typed)))
     assert options.items() >= expected.items()
+
+
+def typed(folder: Path, step: str, flags: str) -> str:
+    """Run a step in `folder`; what it printed."""
+    command = [sys.executable, "-m", f"millrace.{step}", *shlex.split(flags)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_two_commands_of_speech_run_beside_the_countries(tmp_path):
+    corpora.make_corpus(tmp_path / "countries", {"germany": 12}, seconds=10)
+    typed(tmp_path, "speech.generate_manifest", "--country germany")
+    assert {path.name for path in (tmp_path / "manifests").iterdir()} >= {
+        "germany_manifest.csv",
+        "germany_splits.csv",
+    }
+    log = typed(tmp_path, "speech.create_shards", SHARDS)
+    with open(tmp_path / "manifests/germany_manifest.csv", newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    counts = Counter(row["status"] for row in rows)
+    assert set(counts) == {"completed_local_tar", "pending_local_tar"}
+    assert len({row["video_id"] for row in rows if row["status"] == "completed_local_tar"}) == 10
+    assert log.rstrip().endswith(", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+    tars = {path.name for path in (tmp_path / "local_webdataset_output/germany").glob("*/*.tar")}
+    assert tars == {f"germany-{group}-00000.tar" for group in ("test", "validation", "train-1")}

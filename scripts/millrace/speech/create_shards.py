@@ -1,6 +1,7 @@
-"""Cut the segments of one partition into WebDataset shards, with an index of where every segment lies.
+"""Cut segments into WebDataset shards, with an index of where every segment lies.
 
-Shards that are good already are kept; a run after a crash goes on where the last one ended.
+The segments of one partition (--manifest), or of a country (--manifest-dir and --country). Shards that are
+good already are kept; a run after a crash goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ import argparse
 from pathlib import Path
 
 from millrace.common import cli
-from millrace.common.errors import MillraceError
-from millrace.speech.audio.cut import AUDIO_FORMATS
-from millrace.speech.columns import PENDING
+from millrace.speech.country import manifests
+from millrace.speech.names import AUDIO_FORMATS
 from millrace.speech.shards import build as shards
 from millrace.speech.shards import index as shard_index
-from millrace.speech.shards.part import of_country, read_part
 from millrace.speech.shards.plan import ShardOptions, plan_partition
 
 
@@ -22,9 +21,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
     add("--manifest", help="manifest part of one partition (parquet); or --manifest-dir with --country")
-    add("--manifest-dir", help="folder that holds partitions/<id>/manifest.parquet: all of --country")
-    add("--country", help="country whose partitions are taken from --manifest-dir")
-    videos = "trial: segments of that many recordings of --country only (default: all)"
+    holds = (
+        "partitions/<id>/manifest.parquet of the workflow, or <country>_manifest.csv and <country>_splits.csv"
+    )
+    add(
+        "--manifest-dir",
+        help=f"folder that holds {holds}, whose statuses are brought up to date: all of --country",
+    )
+    add("--country", help="country that is taken from --manifest-dir")
+    videos = "trial: that many recordings of --country, those in shards first (default: all)"
     add("--max-videos", type=cli.positive_int, help=videos)
     add("--output-dir", required=True, help="folder for <country>/<split>[-<subset>]/*.tar")
     beside = "(default: in partitions/<id> of --output-dir)"
@@ -53,23 +58,23 @@ def main(argv: list[str] | None = None) -> None:
     if args.manifest_dir and (args.index or args.statuses):
         parser.error("--index and --statuses are of one --manifest")
     options = ShardOptions(args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb)
-    parts = [args.manifest] if args.manifest else of_country(args.manifest_dir or "", args.country or "")
-    videos: list[str] = []
-    for part in parts:
-        partition, rows = read_part(part)
-        folder = Path(args.output_dir, "partitions", str(partition))
-        index, statuses = args.index or folder / "index.parquet", args.statuses or folder / "statuses.parquet"
-        if args.max_videos:
-            names = dict.fromkeys(row["video_id"] for row in rows if row["status"] == PENDING)
-            videos += [*names][: args.max_videos - len(videos)]
-            if Path(index).exists():
-                remedy = "Name another --output-dir for a trial"
-                raise MillraceError("--max-videos would take segments from these shards", str(folder), remedy)
-            rows = [row for row in rows if row["video_id"] in videos]
-        built = shards.build(plan_partition(partition, rows, options), args.output_dir, args.retry_errors)
-        shard_index.write_table(index, built.index)
-        shard_index.write_statuses(statuses, built.statuses)
-        cli.log.info("%s: %s", partition, built.line())
+    out = Path(args.output_dir)
+
+    if args.manifest:
+        manifest: manifests.Manifest = manifests.Parts([args.manifest])
+    else:
+        manifest = manifests.of_country(args.manifest_dir or "", args.country or "")
+    if args.max_videos:
+        manifest = manifests.Trial(manifest, args.max_videos)
+    for part in manifest.parts(args.output_dir, args.retry_errors):
+        plan = plan_partition(part.partition, part.rows, options)
+        built = shards.build(plan, out, args.retry_errors, manifest.note)
+        folder = out / "partitions" / str(part.partition)
+        shard_index.write_table(args.index or folder / "index.parquet", built.index)
+        shard_index.write_statuses(args.statuses or folder / "statuses.parquet", built.statuses)
+        cli.log.info("%s: %s", part.partition, built.line())
+    if line := manifest.line():
+        cli.log.info("%s", line)
 
 
 if __name__ == "__main__":

@@ -1,41 +1,70 @@
-"""Make the manifest of one partition: segments checked, with error rates; what was rejected.
+"""Make a manifest: segments checked, with error rates; what was rejected.
 
-Input is a partition file as the workflow keeps it in step with the corpus (results/speech/partitions/).
+Of one partition (--partition), as the workflow keeps it in step with the corpus in results/speech/partitions;
+or of a country (--country), without the workflow: <country>_manifest.csv, <country>_splits.csv and
+<country>_rejects.csv. Splits that are drawn stay, and so do the statuses of segments that have not changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from millrace.common import atomic, cli, jsonl
 from millrace.common.workflow import placements
+from millrace.speech import sources
+from millrace.speech.country import by_hand
 from millrace.speech.manifest import build as manifest
 from millrace.speech.manifest.segments import Limits
+
+# Splits that are drawn stand in the splits CSV, where they may be changed.
+_FRACTIONS = {"train": 0.9, "validation": 0.05, "test": 0.05}
+_ROOTS = ("countries", str(sources.DEMO_ROOT))
+_OUTPUTS = {
+    "manifest": "segments (parquet)",
+    "recordings": "recordings with their split and hours (JSON)",
+    "rejects": "what was rejected, and why (JSONL)",
+    "ledger": "counts (JSON)",
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("--partition", required=True, help="partition file (JSON)")
+    add("--partition", help="partition file (JSON); or --country")
+    add("--country", help="folder of --countries-root")
+    either = f"{_ROOTS[0]}, or else the demo's {_ROOTS[1]}"
+    add("--countries-root", help=f"folder of the countries (default: {either})")
+    add("--manifest-dir", default="manifests", help="output of --country: folder (default %(default)s)")
     add("--min-duration", type=cli.positive_float, default=3.0, help="seconds (default %(default)s)")
     add("--max-duration", type=cli.positive_float, default=20.0, help="seconds (default %(default)s)")
     flag = {"type": lambda text: {"True": True, "False": False}.get(text, text), "choices": (True, False)}
     add("--normalise-text", **flag, default=True, help="for the error rates computed here (default True)")
-    add("--manifest", required=True, help="output: segments (parquet)")
-    add("--recordings", required=True, help="output: recordings with their split and hours (JSON)")
-    add("--rejects", required=True, help="output: what was rejected, and why (JSONL)")
-    add("--ledger", required=True, help="output: counts (JSON)")
+    for name, what in _OUTPUTS.items():
+        add(f"--{name}", help=f"output of --partition: {what}")
     return parser
 
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
-    partition = placements.read_partition(args.partition)
+    args = (parser := make_parser()).parse_args(argv)
     limits = Limits(args.min_duration, args.max_duration, args.normalise_text)
+    outputs = [getattr(args, name) for name in _OUTPUTS]
+    if bool(args.partition) == bool(args.country) or (bool(args.partition) != all(outputs)):
+        parser.error("give --partition with its four outputs, or --country")
+    if args.country:
+        root = args.countries_root or next(filter(os.path.isdir, _ROOTS), _ROOTS[0])
+        settings = sources.Settings(root, "", _FRACTIONS, train_subset_hours=500, partition_hours=1e6)
+        generated = by_hand.generate(args.country, sources.collect, settings, args.manifest_dir, limits)
+        cli.log.info("%s", generated.line())
+        for warning in generated.warnings:
+            cli.log.warning("%s", warning)
+        return
+
+    partition = placements.read_partition(args.partition)
     result = manifest.generate(partition, limits)
     with atomic.replacing(args.manifest) as partial:
         pq.write_table(result.table(), partial, compression="zstd")

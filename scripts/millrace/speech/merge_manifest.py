@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
 
 from millrace.common import cli, jsonl
 from millrace.speech.country import tables
@@ -27,14 +26,8 @@ def main(argv: list[str] | None = None) -> None:
     rows = (row for part in parts for row in part.rows())
     segments = tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
     recordings = [recording for part in parts for recording in jsonl.read(part.recordings)]
-    recordings.sort(key=lambda row: (row["video_id"], row["source_audio_path"]))
-    tables.write_csv(args.splits, tables.SPLITS_COLUMNS, recordings)
-    hours: dict[str, float] = defaultdict(float)
-    for recording in recordings:
-        hours[recording["split"]] += recording["duration_hours"] or 0.0
-    total = sum(hours.values()) or 1.0
-    shares = [f"{split} {h:.2f} h ({100 * h / total:.1f} %)" for split, h in sorted(hours.items())]
-    cli.log.info("%s: %d segments; %s", country["country"], segments, ", ".join(shares) or "no recordings")
+    tables.write_splits(args.splits, recordings)
+    cli.log.info("%s: %d segments; %s", country["country"], segments, tables.split_shares(recordings))
 
 
 if __name__ == "__main__":

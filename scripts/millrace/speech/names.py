@@ -1,4 +1,4 @@
-"""The names of countries, partitions and shards as they stand in paths."""
+"""The names of countries, partitions, shards and their members as they stand in paths."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from urllib.parse import quote
 
 from millrace.common import jsonl
 
+# Format of audio -> extension of the member in the tar. A new one also needs an encoder (`audio.encode`), its
+# size (`shards.plan.audio_bytes`) and a word in the schema of the configuration.
+AUDIO_FORMATS = {"flac": "flac", "wav": "wav", "opus": "opus", "mp3": "mp3"}
 # A partition owns this many shard numbers, so that numbers are stable whatever its neighbours grow to.
 SHARD_NUMBERS = 100
 # Names of countries that quote to more than this are cut; file names take 255 bytes.
@@ -51,6 +54,12 @@ class Partition:
     def stem(self) -> str:
         """What the names of its shards begin with, and those of the whole split and subset."""
         return f"{self.country}-{self.folder}"
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """What sorts partitions: test, validation, then the subsets of train by their number."""
+        split, _, subset = self.folder.partition("-")
+        return ("test", "validation", "train").index(split), int(subset or 0), self.first
 
     def __str__(self) -> str:
         return f"{self.stem}-{self.first:05d}"

@@ -11,7 +11,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 class Page:
     """The text of a page and its tables by caption: rows of `texts`, and the same with the exact `values` of
-    numbers. `outline` holds captions and figures by heading."""
+    numbers. `outline` holds captions and figures by heading, `tiles` the key figures by name."""
 
     def __init__(self, html: str) -> None:
         self.root = ElementTree.fromstring(html)
@@ -20,6 +20,10 @@ class Page:
         self.texts: dict[str, list[list[str]]] = {}
         self.values: dict[str, list[list]] = {}
         self.outline: dict[str, list[str]] = {}
+        terms = (
+            list(each) for each in self.root.iter("div") if [child.tag for child in each] == ["dt", "dd"]
+        )
+        self.tiles = {_text(name): _value(value) for name, value in terms}
         for section in self.root.iter("section"):
             parts = self.outline[_text(section.find("h2"))] = []
             for element in section.iter():

@@ -66,9 +66,18 @@ def test_only_a_usable_cer_is_taken(cer):
     assert segment.cer == (0.2 if cer == "0.2" else None)
 
 
-@pytest.mark.parametrize("value", [None, "x", math.nan, math.inf, 1e300, {}])
+@pytest.mark.parametrize("value", [None, "x", math.nan, math.inf, 1e300, {}, 2**53, -(2**53)])
 def test_an_odd_token_index_is_none(value):
     assert segments.validate({**GOOD, "start_idx": value}, 0, LIMITS, 100.0).start_idx is None
+
+
+def test_the_largest_token_index_that_a_float_holds_is_kept():
+    assert segments.validate({**GOOD, "start_idx": 2**53 - 1}, 0, LIMITS, 100.0).start_idx == 2**53 - 1
+
+
+def test_a_segment_ends_where_its_audio_does():
+    segment = segments.validate({**GOOD, "start": 95.0, "end": 100.03}, 0, LIMITS, 99.99)
+    assert segment.end == 99.99
 
 
 def test_limits_include_their_ends_despite_float_noise():
@@ -85,6 +94,7 @@ def row(key: str, cer: float, text: str = "t", transcript: str = "t1", later: in
     return {
         "key": key, "cer": cer, "_later": later, "start_seconds": 1.0, "end_seconds": 5.0,
         "human_transcript": text, "asr_transcript": "x", "transcript_id": transcript,
+        "status": "pending_local_tar",
     }  # fmt: skip
 
 
@@ -93,6 +103,14 @@ def test_of_equal_keys_the_earlier_transcript_stays_whatever_its_cer():
     unique, rejected = segments.resolve_duplicates(rows)
     assert [r["transcript_id"] for r in unique] == ["t1"]
     assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [("t0", "duplicate_key")]
+
+
+def test_of_equal_keys_one_with_audio_stays_whenever_it_came():
+    missing = {"status": "error_local_tar_missing_source"}
+    rows = [row("k", 0.1) | missing, row("k", 0.2, transcript="t2", later=1), row("gone", 0.1) | missing]
+    unique, rejected = segments.resolve_duplicates(rows)
+    assert [(r["key"], r["transcript_id"]) for r in unique] == [("k", "t2"), ("gone", "t1")]
+    assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [("t1", "duplicate_exact")]
 
 
 def test_of_equal_keys_the_lowest_cer_stays_and_the_others_are_counted():

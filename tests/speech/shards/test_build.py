@@ -22,10 +22,19 @@ from hypothesis import strategies as st
 
 from millrace.common.errors import MillraceError
 from millrace.speech import columns
-from millrace.speech.names import Partition
+from millrace.speech.names import AUDIO_FORMATS, Partition
 from millrace.speech.shards import build as shards
 from millrace.speech.shards import segment_audio
-from millrace.speech.shards.plan import FIELD_TYPES, Plan, ShardOptions, plan_partition, safe_key, sample_json
+from millrace.speech.shards.plan import (
+    FIELD_TYPES,
+    Plan,
+    ShardOptions,
+    audio_bytes,
+    plan_partition,
+    safe_key,
+    sample_json,
+)
+from millrace.speech.shards.tar_writer import member_header
 from tests.speech.shard_corpus import RATE, corpus, digests, row, tree, write_recording
 
 # Some segments of 1.25 s fit into a shard.
@@ -166,7 +175,15 @@ def test_a_second_run_decodes_nothing_and_touches_nothing(sources, tmp_path, cut
     assert len(cuts) == 4 and first.rebuilt >= 3 and first.kept == 0
     before = tree(tmp_path)
     cuts.clear()
+    assert first.hours == pytest.approx(24 * 1.25 / 3600)
+    assert (
+        first.line()
+        == f"24 segments, 0.01 h; shards: 0 kept, {first.rebuilt} built, 0 stale files removed; no errors"
+    )
     second = build(sources, tmp_path)
+    assert second.line() == first.line().replace(
+        f"0 kept, {first.rebuilt} built", f"{first.rebuilt} kept, 0 built"
+    )
     assert cuts == [] and (second.kept, second.rebuilt) == (first.rebuilt, 0) and tree(tmp_path) == before
     assert second.index.equals(first.index) and second.statuses == first.statuses
 
@@ -393,6 +410,33 @@ def test_no_shard_exceeds_the_limit_and_bytes_repeat(tmp_path, audio_format):
     assert sum(sizes) <= sum(bounds) + len(sizes) * 20_480
     build(rows, tmp_path / "two", options)
     assert digests(one) == digests(tmp_path / "two")
+
+
+def test_every_format_has_its_own_bound_and_a_foreign_one_is_refused():
+    assert {name: audio_bytes(1, 16_000, name) for name in AUDIO_FORMATS} == {
+        "flac": 4096 + 32_500,
+        "wav": 4096 + 32_500,
+        "opus": 4096 + 8_000,
+        "mp3": 4096 + 8_800,
+    }
+    with pytest.raises(MillraceError, match=r"size of 'aac' audio is not known.*flac, wav, opus, mp3"):
+        audio_bytes(1, 16_000, "aac")
+
+
+@pytest.mark.parametrize(
+    ("audio_format", "letters", "is_long"),
+    [("wav", 95, False), ("wav", 96, True), ("opus", 95, False), ("opus", 96, True)],
+)
+def test_a_bound_counts_the_extension_that_a_member_gets(tmp_path, audio_format, letters, is_long):
+    """A name of over 100 bytes takes two blocks more: with 96 letters `.json` does, and `.wav` does not."""
+    rows = [row(tmp_path / "a.wav", 0, 1, key="k" * letters)]
+    (segment,) = plan(rows, ShardOptions(audio_format=audio_format)).segments
+    extra = len(member_header("k" * letters + f".{audio_format}", 1)) - 512
+    extra += len(member_header("k" * letters + ".json", 1)) - 512
+    plain = [
+        -(-size // 512) * 512 + 512 for size in (audio_bytes(1, 16_000, audio_format), len(segment.text))
+    ]
+    assert segment.bytes_at_most == sum(plain) + extra and bool(extra) == is_long
 
 
 def test_a_segment_beyond_the_limit_has_a_shard_of_its_own(tmp_path):

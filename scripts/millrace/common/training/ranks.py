@@ -10,14 +10,11 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.processes import die_with_parent
-
-if TYPE_CHECKING:
-    import torch
 
 # sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
 # batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For torchrun see launch.py.
@@ -188,8 +185,8 @@ class Exchange:
         return unpacked(content)
 
 
-def packed(value: Any) -> torch.Tensor:
-    """The value as bytes. Not as torch's own collectives of objects do it: what they receive is unpickled,
+def packed(value: Any) -> Any:
+    """The value as a tensor of bytes. Not as torch's own collectives of objects do it: what they receive is unpickled,
     and whoever reaches a rank's socket could run code."""
     import torch
 
@@ -198,8 +195,8 @@ def packed(value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
-def unpacked(content: torch.Tensor) -> Any:
-    """The value again. Raises pickle.UnpicklingError for anything but plain values and tensors."""
+def unpacked(content: Any) -> Any:
+    """The value of such a tensor. Raises pickle.UnpicklingError for anything but plain values and tensors."""
     import torch
 
     return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from millrace.speech.audio.encode import AUDIO_FORMATS, encode
+from millrace.speech.audio.encode import encode
 from millrace.speech.audio.pcm import open_pcm, pcm_info, read_pcm
 from millrace.speech.audio.recording import AudioError, AudioInfo, resampled, to_int16
 
-__all__ = ["AUDIO_FORMATS", "OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "probe"]
+__all__ = ["OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "probe"]
 
 # Aligners round: a span may end this much behind the last sample, and is cut there.
 OVERHANG_SECONDS = 0.05

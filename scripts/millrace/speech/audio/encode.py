@@ -8,10 +8,8 @@ import numpy as np
 import soundfile
 
 from millrace.common.errors import MillraceError
+from millrace.speech.names import AUDIO_FORMATS
 
-# Format -> extension of the member in the tar. A new one also needs its size (`shards.plan.audio_bytes`) and
-# a word in the schema of the configuration.
-AUDIO_FORMATS = {"flac": "flac", "wav": "wav", "opus": "opus", "mp3": "mp3"}
 _RATES = {
     "opus": (8000, 12000, 16000, 24000, 48000),
     "mp3": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),

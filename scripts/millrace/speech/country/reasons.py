@@ -8,7 +8,7 @@ MEANINGS = {
     "too_long": "longer than max_duration",
     "cer_over_limit": "character error rate above max_cer",
     "duplicate_exact": "a repeat of the same segment",
-    "duplicate_key": "other texts for the same times; those that came first stay, then those of lower CER",
+    "duplicate_key": "other texts for the same times; those with audio, that came first, of lower CER stay",
     "duplicate_across_splits": "validation or test holds the same audio: a recording is a cut copy",
     "same_audio_in_other_split": "the same audio is in another split under another name",
     # segments, in error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -77,14 +78,34 @@ class PartitionFiles:
 
 def write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:
     """Write the `columns` of rows as CSV (read it with keep_default_na=False); return how many rows."""
+    return write_cells(path, columns, ([_cell(name, row.get(name)) for name in columns] for row in rows))
+
+
+def write_splits(path: str | os.PathLike, recordings: Iterable[Mapping]) -> None:
+    """Write the splits CSV of a country: its recordings by name."""
+    ordered = sorted(recordings, key=lambda row: (row["video_id"], row["source_audio_path"]))
+    write_csv(path, SPLITS_COLUMNS, ordered)
+
+
+def split_shares(recordings: Iterable[Mapping]) -> str:
+    """Hours and share of each split, for the log."""
+    hours: dict[str, float] = defaultdict(float)
+    for recording in recordings:
+        hours[recording["split"]] += recording["duration_hours"] or 0.0
+    total = sum(hours.values()) or 1.0
+    shares = [f"{split} {h:.2f} h ({100 * h / total:.1f} %)" for split, h in sorted(hours.items())]
+    return ", ".join(shares) or "no recordings"
+
+
+def write_cells(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
+    """Write rows of cells below the names of their columns as CSV; return how many rows."""
     count = 0
     with atomic.replacing(path) as partial, open(partial, "w", newline="", encoding="utf-8") as handle:
         plain = csv.writer(handle, lineterminator="\n")
         # Readers take a lone carriage return for the end of a line; csv quotes it from Python 3.13 on only.
         quoting = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL)
         plain.writerow(columns)
-        for row in rows:
-            cells = [_cell(name, row.get(name)) for name in columns]
+        for cells in rows:
             has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
             (quoting if has_return else plain).writerow(cells)
             count += 1

@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +16,10 @@ import pyarrow as pa
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
-from millrace.speech.audio import cut as audio
 from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
-from millrace.speech.names import SHARD_NUMBERS, ShardFile
-from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, sidecar_path, write_sidecar
+from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, ShardFile
+from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, write_sidecar
 from millrace.speech.shards.plan import Plan, PlannedSegment
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter, member_size
@@ -55,13 +54,23 @@ class Built:
         return f"{hours}; shards: {shards}; {errors or 'no errors'}"
 
 
-def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False) -> Built:
+# A manifest row, its status and message.
+Outcome = tuple[dict, str, str]
+
+
+def build(
+    plan: Plan,
+    output_dir: str | os.PathLike,
+    retry_errors: bool = False,
+    note: Callable[[Iterable[Outcome]], None] = lambda outcomes: None,
+) -> Built:
     """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there then.
 
     A shard stays whose segments are those that would come into it, whose sidecar has their digest, and whose
     tar has the size and SHA-256 written there; with `retry_errors` only if none of its segments is in error.
-    Other shards of this partition are removed. Raises MillraceError if the disk is, or would get, full;
-    finished shards stay.
+    Other shards of this partition are removed. What becomes of rows is told to `note`: of those that need no
+    audio first, then shard by shard. Raises MillraceError if the disk is, or would get, full; finished shards
+    stay.
     """
     output_dir, options = Path(output_dir), plan.options
     check_format(options.sampling_rate, options.audio_format)
@@ -69,6 +78,7 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
     good, runs = _survey(plan, output_dir, retry_errors)
     built = Built(INDEX_SCHEMA.empty_table(), [])
     _check_disk(plan, [plan.segments[first:end] for first, end in runs], good, output_dir)
+    note((plan.rows[position], *outcome) for position, outcome in plan.settled.items())
     tables: list[pa.Table] = []
     hours = sum(segment.hours for first, end in runs for segment in plan.segments[first:end])
     at, number = 0, 0
@@ -97,6 +107,7 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
                 stream = None
                 built.kept += 1
             tables.append(sidecar.table)
+            note(_outcomes(plan, at, sidecar.table))
             built.too_large += sidecar.tar_size > options.max_shard_size_gb * 1e9
             at, number = at + sidecar.table.num_rows, number + 1
     built.removed = _sweep(plan, output_dir, number)
@@ -110,6 +121,15 @@ def build(plan: Plan, output_dir: str | os.PathLike, retry_errors: bool = False)
     counts = {"rows_in": len(plan.rows), "rows_out": built.index.num_rows, "rejected": built.errors}
     Ledger("speech_create_shards", str(plan.partition), **counts).check()
     return built
+
+
+def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
+    """What became of the segments of the shard that begins with segment `at`."""
+    segments = plan.segments[at : at + table.num_rows]
+    for segment, status, message in zip(
+        segments, table["status"].to_pylist(), table["error_message"].to_pylist(), strict=True
+    ):
+        yield segment.row, status, message
 
 
 def _survey(
@@ -163,10 +183,8 @@ def _build_shard(
     """Write the tar, then its sidecar. Members go straight to the file: no shard is held in memory."""
     tar.parent.mkdir(parents=True, exist_ok=True)
     options = plan.options
-    extension, rate = audio.AUDIO_FORMATS[options.audio_format], options.sampling_rate
+    extension, rate = AUDIO_FORMATS[options.audio_format], options.sampling_rate
     rows: list[dict] = []
-    # From here on the old tar, if any, is not known to be good: no index may speak of it.
-    sidecar_path(tar).unlink(missing_ok=True)
     writer = None
     with contextlib.ExitStack() as stack:
         for segment in itertools.islice(plan.segments, at, None):

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from millrace.common import atomic
 from millrace.speech.columns import INDEX_SCHEMA, SIDECAR_SCHEMA, STATUS_SCHEMA
+from millrace.speech.names import Partition, ShardFile
 
 _META = b"millrace"
 
@@ -70,6 +71,23 @@ def read_sidecar(tar: Path) -> Sidecar | None:
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
     return sidecar if sidecar.table.schema == SIDECAR_SCHEMA else None
+
+
+def made_keys(partition: Partition, output_dir: str | os.PathLike) -> set[str]:
+    """The keys of the segments that were planned for the shards of a partition below `output_dir`."""
+    keys: set[str] = set()
+    for tar in tars_of(partition, output_dir):
+        if sidecar := read_sidecar(tar):
+            keys.update(sidecar.table["key"].to_pylist())
+    return keys
+
+
+def tars_of(partition: Partition, output_dir: str | os.PathLike) -> list[Path]:
+    """The tars of a partition by the files below `output_dir`: there is a tar, or a sidecar of one."""
+    folder = Path(output_dir, partition.country, partition.folder)
+    files = [ShardFile.parse(path.name) for path in folder.iterdir()] if folder.is_dir() else []
+    shards = {file.shard for file in files if file and file.partition == partition and not file.temporary}
+    return [folder / f"{shard}.tar" for shard in sorted(shards)]
 
 
 def index_of(tables: Iterable[pa.Table]) -> pa.Table:

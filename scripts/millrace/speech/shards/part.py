@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,23 +12,31 @@ from millrace.common.errors import MillraceError
 from millrace.speech.columns import SCHEMA
 from millrace.speech.names import Partition, safe_name
 
+# The place of a row in a manifest that holds all splits; those of one partition have none.
+NUMBER = "number_in_manifest"
 _AGAIN = "Run generate_manifest again"
 
 
+class Part(NamedTuple):
+    """A partition and its manifest rows."""
+
+    partition: Partition
+    rows: list[dict]
+
+
 def of_country(manifest_dir: str, country: str) -> list[str]:
-    """The manifest parts of a country, below the folder that the manifest steps write to."""
+    """The manifest parts of a country below the folder that the manifest steps write to: those of test, then
+    of validation, then of the subsets of train.
+    """
     parts = []
-    for part in sorted(Path(manifest_dir).glob("partitions/*/manifest.parquet")) if manifest_dir else ():
-        name = Partition.parse(part.parent.name)
-        parts += [str(part)] if name and name.country == safe_name(country) else []
-    if not parts:
-        problem = f"no partitions/*/manifest.parquet of country {country!r}"
-        remedy = "Give --manifest-dir and --country, or --manifest; snakemake speech_manifest writes them"
-        raise MillraceError(problem, manifest_dir or "--manifest-dir", remedy)
-    return parts
+    for path in Path(manifest_dir).glob("partitions/*/manifest.parquet"):
+        partition = Partition.parse(path.parent.name)
+        if partition and partition.country == safe_name(country):
+            parts.append((partition.order, str(path)))
+    return [path for _, path in sorted(parts)]
 
 
-def read_part(path: str) -> tuple[Partition, list[dict]]:
+def read_part(path: str) -> Part:
     """The partition and rows of a manifest part; an empty part is known by its file's or folder's name."""
     try:
         table = pq.read_table(path, partitioning=None)
@@ -45,4 +54,4 @@ def read_part(path: str) -> tuple[Partition, list[dict]]:
         listed = ", ".join(sorted(names)[:5])
         problem = f"batch_id must be one partition, <country>-<split>[-<subset>]-<number>, not {listed}"
         raise MillraceError(problem, where=path, remedy=_AGAIN)
-    return partitions[0], rows
+    return Part(partitions[0], rows)

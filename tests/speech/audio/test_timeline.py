@@ -1,0 +1,75 @@
+"""The timeline: what gaps between time stamps come to, frame by frame."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+
+from millrace.speech.audio.timeline import Timeline
+
+RATE = 48000
+FRAME = 960  # samples, 20 ms
+
+
+def frame(seconds: float) -> av.AudioFrame:
+    made = av.AudioFrame.from_ndarray(np.zeros((1, FRAME), np.int16), format="s16", layout="mono")
+    made.sample_rate, made.time_base, made.pts = RATE, Fraction(1, RATE), round(seconds * RATE)
+    return made
+
+
+def timeline_of(container: str, codec: str, gap: float, errors: int = 0) -> tuple[Timeline, int | None]:
+    """A second of frames, a gap before the next one with so many errors; the silence that it gets."""
+    timeline = Timeline(container, codec, None)
+    for number in range(50):
+        assert timeline.place(frame(number * 0.02), 0) == 0
+    return timeline, timeline.place(frame(1.0 + gap), errors)
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "gap", "errors", "is_hole"),
+    [
+        ("ogg", "opus", 0.48, 0, False),
+        ("ogg", "opus", 0.52, 0, True),
+        ("ogg", "opus", 0.48, 1, True),
+        ("matroska,webm", "flac", 0.2, 0, True),
+        ("mpegts", "aac", 9.5, 0, True),
+    ],
+)
+def test_a_gap_is_silence_and_a_hole_if_it_is_long_lossless_or_with_an_error(
+    container, codec, gap, errors, is_hole
+):
+    timeline, silence = timeline_of(container, codec, gap, errors)
+    assert silence == round(gap * RATE)
+    assert timeline.holes == ([(RATE, RATE + silence)] if is_hole else [])
+    assert timeline.samples == RATE + silence + FRAME and timeline.lost_from is None
+
+
+@pytest.mark.parametrize(
+    ("container", "gap"),
+    [("mpegts", 10.5), ("mpeg", 3600.0), ("ogg", 61.0), ("ogg", 0.011), ("mpegts", -5.0)],
+)
+def test_stamps_that_begin_anew_or_only_jitter_insert_nothing(container, gap):
+    timeline, silence = timeline_of(container, "aac", gap)
+    assert silence == 0 and timeline.holes == [] and timeline.samples == RATE + FRAME
+    # What follows is placed from there, gaps too.
+    assert timeline.place(frame(1.02 + gap), 0) == 0
+    assert timeline.place(frame(1.34 + gap), 0) == round(0.3 * RATE) and timeline.lost_from is None
+
+
+def test_a_frame_behind_an_unknown_stretch_begins_what_is_lost():
+    timeline = Timeline("mp3", "mp3", None)
+    for number in range(50):
+        timeline.place(frame(number * 0.02), 0)
+    timeline.lost = True
+    timeline.place(frame(1.0), 1)
+    timeline.place(frame(1.02), 1)
+    assert timeline.lost_from == RATE
+
+
+def test_flac_whose_stamps_step_back_holds_something_twice():
+    timeline, _ = timeline_of("flac", "flac", 0.2)
+    timeline.place(frame(1.1), 0)
+    assert timeline.lost_from == timeline.samples - FRAME

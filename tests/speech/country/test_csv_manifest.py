@@ -1,0 +1,247 @@
+"""Shards of a folder that holds a country's CSVs only: order, statuses, trials, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.speech import create_shards
+from millrace.speech.country import tables
+from millrace.speech.country.csv_manifest import CsvManifest
+from millrace.speech.shards import build as shards
+from tests.speech.shard_corpus import corpus, digests, row, tree, write_recording
+
+PENDING, COMPLETED = "pending_local_tar", "completed_local_tar"
+# Two recordings of each; subset 10 comes after 2.
+GROUPS = (
+    "testland-train-10-00000",
+    "testland-train-2-00000",
+    "testland-validation-00000",
+    "testland-test-00000",
+)
+
+
+def write_tables(folder: Path, rows: list[dict]) -> Path:
+    """The two CSVs of testland, and nothing else; the manifest's path."""
+    recordings = {r["video_id"]: r | {"duration_hours": 0.1, "size_mb": 1.0} for r in rows}
+    tables.write_splits(folder / "testland_splits.csv", recordings.values())
+    tables.write_csv(folder / "testland_manifest.csv", tables.MANIFEST_COLUMNS, rows)
+    return folder / "testland_manifest.csv"
+
+
+@pytest.fixture
+def manifest(tmp_path) -> Path:
+    rows = []
+    for number, group in enumerate(GROUPS):
+        for each in corpus(tmp_path / f"src{number}", recordings=2, segments=4, partition=group):
+            video = f"{number}_{each['video_id']}"
+            rows.append(
+                each | {"video_id": video, "key": f"testland_{video}_{each['start_seconds']}", "batch_id": ""}
+            )
+    return write_tables(tmp_path / "manifests", rows)
+
+
+def create(manifest: Path, *flags: str) -> int:
+    folders = ["--manifest-dir", str(manifest.parent), "--output-dir", str(manifest.parent.parent / "out")]
+    return create_shards.main([*folders, "--country", "testland", "--max-shard-size-gb", "0.0002", *flags])
+
+
+def rows_of(manifest: Path) -> list[dict[str, str]]:
+    with open(manifest, newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+def edit(manifest: Path, change: Callable[[list[dict[str, str]]], object]) -> None:
+    rows = rows_of(manifest)
+    change(rows)
+    tables.write_cells(manifest, list(rows[0]), [list(each.values()) for each in rows])
+
+
+def statuses(manifest: Path) -> Counter:
+    return Counter(each["status"] for each in rows_of(manifest))
+
+
+def completed_videos(manifest: Path) -> list[str]:
+    return sorted({each["video_id"] for each in rows_of(manifest) if each["status"] == COMPLETED})
+
+
+def test_shards_are_made_of_test_then_validation_then_the_subsets_of_train(manifest, capsys):
+    before = rows_of(manifest)
+    assert create(manifest) == 0
+    lines = [line.split()[2:] for line in capsys.readouterr().err.splitlines()]
+    assert [line[0] for line in lines if "segments," in line] == [f"{group}:" for group in reversed(GROUPS)]
+    assert lines[-1] == [f"{manifest}:", "32", "completed_local_tar"]
+    after = rows_of(manifest)
+    assert statuses(manifest) == {COMPLETED: 32}
+    assert [each | {"status": PENDING} for each in after] == before
+    out = manifest.parent.parent / "out"
+    index = pq.read_table(out / "partitions/testland-train-2-00000/index.parquet").to_pylist()
+    assert {each["key"] for each in index} == {each["key"] for each in after if each["subset_id"] == "2"}
+    assert index[0]["shard"] == "testland/train-2/testland-train-2-00000.tar"
+    assert sorted(path.name for path in manifest.parent.iterdir()) == [
+        "testland_manifest.csv",
+        "testland_splits.csv",
+    ]
+
+
+def test_the_file_says_after_each_shard_what_is_in_it(manifest, monkeypatch):
+    real, counts = shards._build_shard, []
+
+    def counted(*arguments):
+        counts.append(statuses(manifest)[COMPLETED])
+        return real(*arguments)
+
+    monkeypatch.setattr(shards, "_build_shard", counted)
+    assert create(manifest) == 0
+    assert len(counts) > len(GROUPS) and counts == sorted(set(counts))
+
+
+def test_a_run_that_was_stopped_goes_on_and_a_second_one_touches_nothing(manifest, monkeypatch):
+    real, count = shards._build_shard, []
+
+    def stopping(*arguments):
+        count.append(1)
+        if len(count) > 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "_build_shard", stopping)
+        assert create(manifest) == 130
+    out = manifest.parent.parent / "out"
+    half, made = statuses(manifest), tree(out)
+    assert 0 < half[COMPLETED] < 32 and half[PENDING] + half[COMPLETED] == 32
+    assert create(manifest) == 0 and statuses(manifest) == {COMPLETED: 32}
+    assert tree(out).items() >= {name: file for name, file in made.items() if name.endswith(".tar")}.items()
+    whole, text = tree(out / "testland"), manifest.stat().st_mtime_ns
+    assert create(manifest) == 0
+    assert tree(out / "testland") == whole and manifest.stat().st_mtime_ns == text
+
+
+def test_a_trial_is_of_the_first_pending_recordings_and_can_be_repeated_and_grown(manifest):
+    out = manifest.parent.parent / "out"
+    assert create(manifest, "--max-videos", "3") == 0
+    assert completed_videos(manifest) == ["0_video_0", "0_video_1", "1_video_0"]
+    assert statuses(manifest) == {COMPLETED: 12, PENDING: 20}
+    trial = tree(out / "testland")
+    assert create(manifest, "--max-videos", "3") == 0 and tree(out / "testland") == trial
+    assert create(manifest, "--max-videos", "5") == 0
+    assert completed_videos(manifest) == ["0_video_0", "0_video_1", "1_video_0", "1_video_1", "2_video_0"]
+    # A smaller one takes nothing away.
+    grown = tree(out / "testland")
+    assert create(manifest, "--max-videos", "1") == 0 and tree(out / "testland") == grown
+    assert create(manifest) == 0 and statuses(manifest) == {COMPLETED: 32}
+    made = digests(out / "testland")
+    edit(manifest, lambda rows: [each.update(status=PENDING) for each in rows])
+    out.rename(out.with_name("trial"))
+    assert create(manifest) == 0 and digests(out / "testland") == made
+
+
+def test_only_what_is_pending_is_made(manifest, capsys):
+    def set_aside(rows: list[dict[str, str]]) -> None:
+        rows[0]["status"] = COMPLETED
+        rows[1] |= {"status": "error_local_tar_processing", "error_message": "as was"}
+        rows[2] |= {"status": "uploaded"}
+        rows[3] |= {"cer": "0.31"}
+
+    edit(manifest, set_aside)
+    before = rows_of(manifest)
+    assert create(manifest) == 0
+    assert "1 segment completed_local_tar, but in no shard of" in capsys.readouterr().err
+    after = rows_of(manifest)
+    assert after[:3] == before[:3] and statuses(manifest)[COMPLETED] == 29
+    assert (
+        after[3]["status"] == "error_local_tar_cer"
+        and "0.31 is over the limit of 0.3" in after[3]["error_message"]
+    )
+    # What is in error is tried again when that is asked for.
+    assert create(manifest, "--retry-errors", "--max-cer", "0.5") == 0
+    assert [each["status"] for each in rows_of(manifest)[:4]] == [COMPLETED] * 4
+
+
+def test_audio_that_fails_is_an_error_in_the_file_until_it_is_mended(manifest):
+    source = Path(rows_of(manifest)[0]["source_audio_path"])
+    whole = source.read_bytes()
+    source.write_bytes(b"no audio" * 100)
+    assert create(manifest) == 0
+    errors = [each for each in rows_of(manifest) if each["error_message"]]
+    assert len(errors) == 4 and {each["status"] for each in errors} == {"error_local_tar_audio_load"}
+    assert all(str(source) in each["error_message"] for each in errors)
+    source.write_bytes(whole)
+    assert create(manifest) == 0 and statuses(manifest) == {COMPLETED: 32}
+    assert not any(each["error_message"] for each in rows_of(manifest))
+
+
+def test_a_tar_of_unknown_content_is_not_replaced(manifest, capsys):
+    assert create(manifest, "--max-videos", "1") == 0
+    folder = manifest.parent.parent / "out/testland/train-10"
+    for sidecar in folder.glob(".*"):
+        sidecar.unlink()
+    before = tree(folder)
+    assert create(manifest) == 1 and tree(folder) == before
+    log = capsys.readouterr().err
+    assert (
+        "00000.tar: what it holds is unknown without .testland-train-10-00000.index.parquet beside it" in log
+    )
+    assert "4 segments of testland-train-10 may be in it" in log and "Bring that file back" in log
+
+
+def test_splits_come_from_the_manifest_or_the_splits_and_do_not_contradict(manifest):
+    edit(manifest, lambda rows: [each.update(split="", subset_id="") for each in rows])
+    parts = CsvManifest.read(manifest, "testland").parts("nowhere", False)
+    assert [str(part.partition) for part in parts] == [*reversed(GROUPS)]
+    edit(manifest, lambda rows: rows[5].update(split="test"))
+    with pytest.raises(
+        MillraceError, match=r"0_video_1' is in test here and in train there.*Keep one"
+    ) as caught:
+        CsvManifest.read(manifest, "testland")
+    assert f"{manifest}, line 7, and " in str(caught.value) and "testland_splits.csv, line 3" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text.replace("human_transcript", "text"), "columns human_transcript are missing"),
+        (
+            lambda text: text.replace(",test,", ",dev,", 1),
+            "split 'dev', which is none of train, validation, test",
+        ),
+        (lambda text: text.replace(",0.05,", ",five,", 1), "line 2: cer 'five' is no number"),
+        (lambda text: text.replace(",train,10", ",train,1.5", 1), "line 2: subset_id 1.5 is no whole number"),
+        (lambda text: text.replace(",train,10", ",train,nan", 1), "line 2: subset_id nan is no whole number"),
+        (lambda text: text.replace(",train,10\n", ",train\n", 1), "line 2: 19 cells for 20 columns"),
+        (lambda text: "", "columns key, country"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_refused_by_line(manifest, capsys, change, words):
+    manifest.write_text(change(manifest.read_text()))
+    assert create(manifest) == 1
+    log = capsys.readouterr().err
+    assert words in log and str(manifest) in log and len(log.splitlines()) == 1
+    assert not (manifest.parent.parent / "out").exists()
+
+
+def test_a_folder_without_any_manifest_of_the_country_says_what_makes_one(tmp_path, capsys):
+    assert create(tmp_path / "none/x.csv") == 1
+    log = capsys.readouterr().err
+    assert "no partitions/*/manifest.parquet, and no <country>_manifest.csv, of country 'testland'" in log
+
+
+def test_cells_of_the_file_stay_as_they_are_written(tmp_path):
+    """Texts that tables spoil, numbers as another program writes them, and columns of the user's own."""
+    source = write_recording(tmp_path / "a.wav", 9, 1)
+    texts = ["NA", "null", "=SUM(A1)", 'quo"te', "two\nlines", "car\rriage", "‏rtl‏", " blank "]
+    rows = [row(source, n, n + 1, human_transcript=text) for n, text in enumerate(texts)]
+    manifest = write_tables(tmp_path / "manifests", rows)
+    edit(manifest, lambda rows: [each.update(cer="5e-2", mine=" kept ") for each in rows])
+    before = rows_of(manifest)
+    assert create(manifest) == 0
+    assert rows_of(manifest) == [each | {"status": COMPLETED} for each in before]

@@ -1,0 +1,107 @@
+"""A country's tables: row groups, shares of the splits, and files that were damaged since they were made."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.common import atomic, jsonl
+from millrace.common.errors import Damaged, MillraceError
+from millrace.common.ledger import Ledger
+from millrace.speech.columns import INDEX_SCHEMA
+from millrace.speech.country import tables
+from millrace.speech.country.ledger import Balance
+from millrace.speech.shards.index import write_statuses
+from tests.speech.shard_corpus import PARTITION, row, write_part
+
+
+def index_table(keys: range) -> pa.Table:
+    return pa.Table.from_pylist([{"key": str(key)} for key in keys], schema=INDEX_SCHEMA)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 5, 1), (7,), (3, 3), (0,), ()])
+def test_an_index_of_several_row_groups_holds_every_row_once(tmp_path, monkeypatch, sizes):
+    monkeypatch.setattr(tables, "ROW_GROUP", 3)
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    pieces = [index_table(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+    tables.write_index(tmp_path / "index.parquet", pieces)
+    with pq.ParquetFile(tmp_path / "index.parquet") as file:
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        assert file.read()["key"].to_pylist() == [str(number) for number in range(sum(sizes))]
+    assert max(groups, default=0) <= 3 and sum(groups) == sum(sizes)
+
+
+@pytest.fixture
+def part(tmp_path) -> tables.PartitionFiles:
+    """A partition of five segments, in row groups of two; the last one is in error."""
+    files = tables.PartitionFiles(PARTITION, str(tmp_path / "manifest"), str(tmp_path / "shards"))
+    rows = [row("a.wav", number, number + 1) for number in range(5)]
+    write_part(files.manifest, rows)
+    pq.write_table(pq.read_table(files.manifest, partitioning=None), files.manifest, row_group_size=2)
+    outcomes = [(each["key"], "completed_local_tar", "") for each in rows[:4]]
+    write_statuses(files.statuses, [*outcomes, (rows[4]["key"], "error_local_tar_audio_load", "broken")])
+    jsonl.write_lines(files.rejects, [])
+    atomic.write_json(files.ledger, Ledger("s", PARTITION, rows_in=5, rows_out=5).as_dict())
+    return files
+
+
+def test_a_manifest_of_several_row_groups_is_read_whole(part):
+    assert [each["start_seconds"] for each in part.rows()] == [0, 1, 2, 3, 4]
+    assert [each["status"][:5] for each in part.final_rows()] == ["compl"] * 4 + ["error"]
+
+
+def test_a_row_without_a_status_is_damage_that_names_the_file(part):
+    known = pq.read_table(part.statuses, partitioning=None)
+    pq.write_table(known.slice(1), part.statuses)
+    with pytest.raises(Damaged, match=rf"{part.statuses}: .*testland_a_0_1000 of the manifest is missing"):
+        list(part.final_rows())
+
+
+@pytest.mark.parametrize("line", ["5", '{"segment": 1}', '{"reason": "too_short"}', "[]"])
+def test_a_reject_that_is_none_is_damage_that_names_file_and_line(part, line):
+    part.rejects.write_text(f'{{"segment": 0, "reason": "too_short"}}\n{line}\n')
+    with pytest.raises(Damaged, match=rf"{part.rejects}: .*line 2"):
+        list(part.left_out())
+
+
+def test_hours_and_shares_of_splits_are_those_of_all_recordings():
+    hours = [("train", 3.0), ("train", 1.0), ("test", None), ("test", 0.75), ("validation", 0.25)]
+    recordings = [{"split": split, "duration_hours": length} for split, length in hours]
+    expected = "test 0.75 h (15.0 %), train 4.00 h (80.0 %), validation 0.25 h (5.0 %)"
+    assert tables.split_shares(recordings) == expected
+    assert tables.split_shares([]) == "no recordings"
+
+
+COUNTRY = {"country": "testland", "language": "tl", "recordings": 1, "notes": [], "rejected": []}
+
+
+def balance(part: tables.PartitionFiles, files: int, transcripts: int) -> Balance:
+    made = Balance(COUNTRY | {"files": files, "transcripts": transcripts}, [part])
+    assert [reject["reason"] for reject in made.rejects()] == ["audio_load"]
+    return made
+
+
+def test_the_balance_of_a_country_counts_segments_and_files(part):
+    made = balance(part, files=1, transcripts=1)
+    made.check(4)
+    assert made.as_dict()["segments"]["rejected"] == {"audio_load": 1}
+    with pytest.raises(MillraceError, match=r"5 segments in, 3 out, 1 rejected \(1 audio_load\)"):
+        made.check(3)
+    with pytest.raises(MillraceError, match=r"2 files in, 1 out, 0 rejected"):
+        balance(part, files=2, transcripts=1).check(4)
+
+
+def test_the_worst_files_are_those_with_most_errors_of_all_reasons(part):
+    loads, cuts = "error_local_tar_audio_load", "error_local_tar_processing"
+    rows = [row(name, number, number + 1) for number, name in enumerate(["b.wav"] * 2 + ["a.wav"] * 3)]
+    write_part(part.manifest, rows)
+    statuses = (loads, loads, loads, cuts, cuts)
+    write_statuses(part.statuses, [(r["key"], s, "why") for r, s in zip(rows, statuses, strict=True)])
+    made = Balance(COUNTRY | {"files": 1, "transcripts": 1}, [part])
+    assert len(list(made.rejects())) == 5
+    made.check(0)
+    worst = r"in:\n  a.wav: 3, first audio_load: why\n  b.wav: 2, first audio_load: why"
+    with pytest.raises(MillraceError, match=rf"5 of 5 segments are in error[\s\S]*{worst}"):
+        made.check_errors(0.5, "x.csv", [])
+    made.check_errors(1.0, "x.csv", [])
