@@ -106,3 +106,10 @@ def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(
     assert different == {"rejects.jsonl"}
     places = {(Path(one["file"]).name, one["row"]) for one in rejects(tmp_path / "cut/out")}
     assert places == {("train-00003-of-00004.parquet", 4), ("train-00003-of-00004.parquet", 5)}
+
+
+def test_pieces_of_two_uploads_are_not_one_split(tmp_path: Path) -> None:
+    for name in ("00000-of-00002-abc1", "00001-of-00002-abc1", "00000-of-00002-def2"):
+        (tmp_path / f"train-{name}.parquet").touch()
+    with pytest.raises(MillraceError, match="are pieces of several sets"):
+        manifest_files.find(tmp_path)
