@@ -20,8 +20,8 @@ from millrace.asr.buckets import eval_file
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
+from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.throughput.run import Run
-from millrace.common.training.ranks import REQUEUE_EXIT_CODE
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import build_from, corpus, write_manifest
 

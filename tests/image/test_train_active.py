@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from millrace.common import cli, jsonl
-from millrace.common.training.ranks import REQUEUE_EXIT_CODE
+from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.image import train_active
 from millrace.image.producer.sentry import Pointers
 from millrace.image.records.record_file import multiset_digest

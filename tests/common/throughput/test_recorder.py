@@ -18,10 +18,11 @@ from millrace.asr.throughput.measure import BucketMeasure
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.machine.use import Reading, Sampler, cores
+from millrace.common.stopping import Requeue
 from millrace.common.throughput.recorder import StepRecorder
 from millrace.common.throughput.run import Run, StepLine
 from millrace.common.training import loop
-from millrace.common.training.ranks import Ranks, Requeue
+from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 from tests.asr.audio_tars import ListedPlan, corpus
 from tests.asr.small_task import SmallTask

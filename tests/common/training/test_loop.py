@@ -27,9 +27,10 @@ import torch
 from millrace.common import jsonl
 from millrace.common import settings as common_settings
 from millrace.common.errors import MillraceError
+from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.training import loop, ranks, run_log, seeding
 from millrace.common.training.position import Position
-from millrace.common.training.ranks import REQUEUE_EXIT_CODE, Exchange
+from millrace.common.training.ranks import Exchange
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import LoopSettings
 from millrace.common.training.task import weights_digest

@@ -24,16 +24,9 @@ import torch
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.processes import TRAINING_ENVIRONMENT as ENVIRONMENT
+from millrace.common.stopping import Requeue, StopSignals, requeue_slurm_job
 from millrace.common.training import launch, seeding
-from millrace.common.training.ranks import (
-    Exchange,
-    Ranks,
-    Requeue,
-    StopSignals,
-    packed,
-    requeue_slurm_job,
-    unpacked,
-)
+from millrace.common.training.ranks import Exchange, Ranks, packed, unpacked
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import Requeue
+from millrace.common.stopping import Requeue
 from millrace.image.producer import epochs, production
 from millrace.image.producer.sentry import Pointers, Producer, Times, Trainer
 from millrace.image.producer.shuffle import EpochMaker

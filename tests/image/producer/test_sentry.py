@@ -10,7 +10,7 @@ import pytest
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import REQUEUE_EXIT_CODE, Requeue
+from millrace.common.stopping import REQUEUE_EXIT_CODE, Requeue
 from millrace.image.producer import epochs, sentry
 from millrace.image.producer.sentry import Beat, Times
 from tests.image.producer.stand_in import wait_for_epoch

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import Exchange, Ranks, StopSignals
+from millrace.common.stopping import StopSignals
+from millrace.common.training.ranks import Exchange, Ranks
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.training.batches import Batch
 from millrace.image.training.options import TrainOptions

@@ -30,14 +30,8 @@ from typing import Any, NamedTuple
 from millrace.common import processes
 from millrace.common.cli import log, log_to_stderr
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import (
-    LOOPBACK,
-    REQUEUE_EXIT_CODE,
-    STOP_SIGNALS,
-    Requeue,
-    job_port,
-    listen,
-)
+from millrace.common.stopping import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
+from millrace.common.training.ranks import LOOPBACK, job_port, listen
 
 # One launcher a node, with all CPUs of the job there. If one ends badly, srun ends the others, which might
 # not notice for long.

@@ -15,11 +15,12 @@ from torch.profiler import record_function
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
+from millrace.common.stopping import StopSignals
 from millrace.common.training import devices, run_log, seeding
 from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
 from millrace.common.training.meters import MARK, Window
 from millrace.common.training.position import Position
-from millrace.common.training.ranks import Exchange, Ranks, StopSignals
+from millrace.common.training.ranks import Exchange, Ranks
 from millrace.common.training.run_log import Result, known
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import LoopSettings

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from millrace.common.training.ranks import STOP_SIGNALS
+from millrace.common.stopping import STOP_SIGNALS
 
 
 def derive(seed: int, *names: int | str | bytes) -> int:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from millrace.common.errors import MillraceError
-from millrace.common.training.ranks import Exchange, StopSignals
+from millrace.common.stopping import StopSignals
+from millrace.common.training.ranks import Exchange
 
 Spans = Sequence[tuple[int, int]]
 

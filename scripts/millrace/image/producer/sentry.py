@@ -28,7 +28,7 @@ from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.settings import setting
-from millrace.common.training.ranks import Requeue
+from millrace.common.stopping import Requeue
 from millrace.image.producer import epochs
 
 T = TypeVar("T")

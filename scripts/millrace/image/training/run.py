@@ -14,9 +14,10 @@ import torch
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
+from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.training import loop, run_folder
 from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
-from millrace.common.training.ranks import REQUEUE_EXIT_CODE, Ranks
+from millrace.common.training.ranks import Ranks
 from millrace.image.producer.sentry import Trainer
 from millrace.image.training.options import TrainOptions
 from millrace.image.training.task import ImageTask

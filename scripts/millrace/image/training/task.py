@@ -20,7 +20,8 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import TaskLoader
-from millrace.common.training.ranks import Ranks, StopSignals
+from millrace.common.stopping import StopSignals
+from millrace.common.training.ranks import Ranks
 from millrace.common.training.task import Spans, Task
 from millrace.image.models import resnet
 from millrace.image.producer import epochs
