@@ -19,6 +19,7 @@ ROOMS = {
     "common": [
         *("errors", "processes", "atomic", "jsonl", "ledger", "progress", "cli", "error_rates", "hashing"),
         "settings",
+        "stopping",
         "debian",
         *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
     ],

@@ -28,8 +28,7 @@ class _Removed(argparse.Action):
     """A flag of earlier versions: the error names what took its place."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, option: str = "") -> None:
-        remedy = "write the tars into a partition file (see --help), give --partition"
-        parser.error(f"{option} was removed: {remedy}")
+        parser.error(f"{option} was removed: write the tars into a partition file, and give --partition")
 
 
 def make_parser() -> argparse.ArgumentParser:
