@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.audit.checks import order, randomness, registry
+from millrace.audit.checks import order, randomness, registry, restart
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.target import Options
 
 PROBES = ["look", "epochs", "set_epoch", "loop", "source", "repeat", "resume"]
-FILES = (randomness.__name__, order.__name__)
+FILES = (randomness.__name__, order.__name__, restart.__name__)
+registry.load()
 FAMILY = [each for each in registry.CHECKS if each.function.__module__ in FILES]
 PLACE = "tests.audit.random_loaders:"
 
@@ -45,6 +46,16 @@ CASES = [
     ("by_epoch", {"persistent": True}, 1, [("DP14", "fail", "persistent workers")]),
     ("by_epoch", {"persistent": False}, 1, [("DP14", "not applicable", "")]),
     ("refused", {}, 1, [("DP14", "fail", "mutually exclusive"), ("end", "fail", "raised")]),
+    ("told", {}, 1, [("DP2", "pass", "share out")]),
+    ("told", {"over": "ranks workers"}, 2, [("DP2", "pass", "share out"), ("DP3", "fail", "[5, 4]")]),
+    ("told", {"apart": False}, 1, [("DP2", "not decidable", "none that the dataset gives by itself")]),
+    ("Dealt", {}, 2, [("DP2", "fail", "48 of 96 samples come nowhere")]),
+    ("classes", {}, 1, [("DP2", "fail", "300 samples come on several of 2 workers")]),
+    ("classes", {"workers": 3}, 1, [("DP2", "fail", "300 samples come on several of 2 workers")]),
+    ("Nodes", {}, 1, [("resume", "fail", "replayed and"), ("DP14", "pass", "")]),
+    ("Refusing", {}, 1, [("resume", "fail", "it raises IndexError: list index"), ("DP14", "pass", "")]),
+    ("positioned", {}, 1, [("resume", "fail", "the next epoch has 0 of 32 samples")]),
+    ("positioned", {"forgets": True}, 1, [("resume", "not decidable", "right only if set_epoch is called")]),
 ]
 
 
@@ -55,6 +66,21 @@ def test_the_bug_is_named_and_nothing_else(guard, loader, args, ranks, expected)
         assert any(each[:2] == (entry, verdict) and words in each[2] for each in findings), findings
     fails = {entry for entry, verdict, _ in findings if verdict == "fail"}
     assert fails == {entry for entry, verdict, _ in expected if verdict == "fail"}
+
+
+@pytest.mark.parametrize(
+    ("loop", "verdict", "words"),
+    [("trains", "fail", "set_epoch was not called"), ("trains_by_epoch", "pass", "after epoch 0")],
+)
+def test_the_loop_decides_whether_a_state_without_the_epoch_is_enough(guard, loop, verdict, words):
+    loader = {"loader": PLACE + "positioned", "args": {"forgets": True}, "ranks": 1}
+    findings = [each for each in judge(guard, **loader, loop=PLACE + loop) if each[0] == "resume"]
+    assert [each[1] for each in findings] == [verdict] and words in findings[0][2]
+
+
+def test_a_restored_epoch_without_its_tail_fails(guard):
+    findings = judge(guard, loader=PLACE + "without_tail", loop=PLACE + "trains_by_epoch", ranks=1)
+    assert ("resume", "fail", "restored in mid-epoch 1 by sampler: 4 samples skipped") in findings
 
 
 @pytest.mark.parametrize(("loop", "verdict"), [("trains", "fail"), ("trains_by_epoch", "pass")])
@@ -83,10 +109,11 @@ def test_a_loader_that_hangs_is_named_by_its_place(guard):
 @pytest.mark.parametrize(("batches", "verdict"), [(2, "pass"), (0, "not decidable")])
 def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, batches, verdict):
     options = Options(PLACE + "sampled", args={"state": True, "workers": 0}, ranks=1)
-    results = guard.audit(options, ["look", "epochs", "source", "resume"])
+    results = guard.audit(options, ["look", "epochs", "source", "loop", "resume"])
     [seen] = results["resume"].data
-    assert seen["whole"] == [True] and len(seen["ways"][0]) > batches
-    seen.update(whole=[False], ways=[seen["ways"][0][:batches]])
+    [way] = seen["ways"]
+    assert way["ended"] == [True] and len(way["passes"][0]) > batches
+    way.update(ended=[False], passes=[way["passes"][0][:batches]])
     [finding] = registry.judge(results, [each for each in FAMILY if each.entry == "resume"])
     assert finding.verdict == verdict
 

@@ -15,6 +15,10 @@ from typing import Any
 from millrace.common.errors import MillraceError
 
 
+class WrongName(MillraceError):
+    """A name of the command line that leads to no loader, model or loop."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The command line. `workers` None: the loader's own, but at most 2; `start_method` "": its own."""
@@ -55,6 +59,16 @@ class Rank:
             import torch.distributed
 
             torch.distributed.barrier()
+
+    def all_agree(self, yes: bool) -> bool:
+        """Whether all ranks say yes: what one of them did alone might wait for the others."""
+        if self.world == 1:
+            return yes
+        import torch
+
+        votes = torch.tensor(int(yes))
+        torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN)
+        return bool(votes)
 
 
 @dataclass(frozen=True)
@@ -115,11 +129,11 @@ def locate(name: str) -> Any:
     """What `package.module:name` or `file.py:name` leads to."""
     place, _, attribute = name.rpartition(":")
     if not (place and attribute):
-        raise MillraceError("is not module:name", name, "Write package.module:factory or file.py:factory")
+        raise WrongName("is not module:name", name, "Write package.module:factory or file.py:factory")
     if place.endswith(".py"):
         path = Path(place).resolve()
         if not path.is_file():
-            raise MillraceError("there is no such file", str(path))
+            raise WrongName("there is no such file", str(path))
         # Workers that are spawned import it by this name, from this folder.
         sys.path.insert(0, str(path.parent))
         place = path.stem
@@ -128,12 +142,12 @@ def locate(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and place.startswith(error.name):
             remedy = "Start the audit where Python finds it, or give the file: file.py:factory"
-            raise MillraceError(f"there is no module {error.name}", name, remedy) from None
+            raise WrongName(f"there is no module {error.name}", name, remedy) from None
         raise
     for part in attribute.split("."):
         if not hasattr(thing, part):
             names = [each for each, value in vars(thing).items() if callable(value) and each[0] != "_"]
-            raise MillraceError(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
+            raise WrongName(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
         thing = getattr(thing, part)
     return thing
 
