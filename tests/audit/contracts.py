@@ -91,6 +91,27 @@ class Unbounded(Caching):
         return self.cache[index][0]
 
 
+class Speaking(Unbounded):
+    """Speaks of the length of its cache, and does nothing about it."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if len(self.cache) > 400 and index % 1000 == 0:
+            print("the cache is large")
+        return super().__getitem__(index)
+
+
+@functools.lru_cache(4)
+def few(index: int) -> int:
+    return index
+
+
+class Beside(Unbounded):
+    """Has a bounded cache too."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(few(index))
+
+
 class Forgetful(Rows):
     """Loses its transform when it is pickled."""
 
@@ -202,5 +223,7 @@ def make(name: str, **options) -> DataLoader:
         "cache": lambda: load(Unbounded(), shuffle=False),
         "cache that fits": lambda: load(Unbounded(400), shuffle=False),
         "bounded cache": lambda: load(Caching(50), shuffle=False),
-        "large cache": lambda: load(Caching(5000), shuffle=False),
+        "large cache": lambda: load(Caching(400), shuffle=False),
+        "cache that is spoken of": lambda: load(Speaking(), shuffle=False),
+        "cache beside a bounded one": lambda: load(Beside(), shuffle=False),
     }[name]()

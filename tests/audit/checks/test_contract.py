@@ -61,8 +61,10 @@ def judged():
         ("too few", "edges", "fail", "rank 0 makes no step"),
         ("cache", "DP9", "fail", "bytes per new sample"),
         ("cache that fits", "DP9", "pass", "for 400 samples"),
-        ("bounded cache", "DP9", "pass", "no growth"),
-        ("large cache", "DP9", "pass", "for 5000 samples"),
+        ("bounded cache", "DP9", "pass", ""),
+        ("large cache", "DP9", "pass", "for 400 samples"),
+        ("cache that is spoken of", "DP9", "fail", "for 100000000 samples"),
+        ("cache beside a bounded one", "DP9", "fail", "for 100000000 samples"),
         ("good", "DP15", "pass", "2 in the loop"),
     ],
 )
