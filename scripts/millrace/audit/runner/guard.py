@@ -30,14 +30,19 @@ from millrace.audit.runner import linux, trace
 from millrace.audit.runner.registry import PROBES, Probe, Result
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.common import processes
+from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import kernel_bytes
 
 POLL = 0.02
+NO_TORCH = "no torch: "  # begins the only answer of a guard that cannot import it
 LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
 
 
 class Guard:
-    """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look", "epochs"])`."""
+    """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look", "epochs"])`.
+
+    Raises MillraceError if torch cannot be imported.
+    """
 
     def __enter__(self) -> Guard:
         self._scratch = tempfile.mkdtemp(prefix="audit-")
@@ -67,6 +72,9 @@ class Guard:
             self._process.stdin.write(json.dumps({"options": asdict(options), "probes": probes}) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
+        if answer.startswith(NO_TORCH):
+            problem = f"torch cannot be imported: {answer.removeprefix(NO_TORCH).strip()}"
+            raise MillraceError(problem, sys.executable, "Start the audit with the Python that trains")
         if not answer:
             error = {"type": "SystemError", "text": f"the guard ended with code {self._process.wait()}"}
             return {name: Result("died", [], error, 0.0) for name in probes}
@@ -81,8 +89,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import torch.utils.data  # once, for all processes that are forked
-
+    try:
+        import torch.utils.data  # once, for all processes that are forked
+    except (ImportError, OSError) as error:  # OSError: a library that torch loads
+        print(f"{NO_TORCH}{error}", file=answers, flush=True)
+        return
     torch.set_num_threads(1)
     scratch = Path(os.environ["MILLRACE_AUDIT"])
     try:
