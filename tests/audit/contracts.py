@@ -49,6 +49,14 @@ class Wrapping(Rows):
         return super().__getitem__(index % len(self.rows))
 
 
+class Repeating(Wrapping):
+    """Gives its rows several times in an epoch, on purpose."""
+
+    def __init__(self, times: int, length: int = 24) -> None:
+        super().__init__(length // 2)
+        self.times, self.count = times, length
+
+
 class Endless(Rows):
     """Makes a sample for any index, as data sets of made-up samples do."""
 
@@ -213,6 +221,8 @@ def make(name: str, **options) -> DataLoader:
         "forgetful": lambda: load(Forgetful(transform=double)),
         "partial": lambda: load(Rows(transform=Chain(functools.partial(double, by=3), torch.rand_like))),
         "wraps": lambda: load(Wrapping()),
+        "repeats on purpose": lambda: load(Repeating(times=2)),
+        "repeats more than it says": lambda: load(Repeating(times=3)),
         "too long": lambda: load(Rows(claimed=2)),
         "too short": lambda: load(Rows(claimed=-3)),
         "made up": lambda: load(Endless()),
