@@ -95,9 +95,10 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
     """What raised, hung, died or took too much memory, with its place."""
     for name in [each for each in ("look", "epochs") if each in evidence]:
         result = evidence[name]
-        # Slow samples, and workers that import for long, are no hang.
-        slow = evidence["look"].seconds * 4 > result.seconds or not result.error.get("where")
-        if result.status in ENDINGS and not (name == "epochs" and result.status == "hung" and slow):
+        if name == "look" and result.status == "late":
+            cause = f"no batch came: {result.error['text']}"
+            yield Finding("end", "not decidable", cause, needs="a longer --timeout, or less data")
+        if result.status in ENDINGS:
             facts = {key: value for key, value in result.error.items() if value}
             cause = f"the loader {result.status}: {result.error.get('text', '')}"
             yield Finding("end", "fail", cause, facts, ENDINGS[result.status])

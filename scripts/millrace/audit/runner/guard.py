@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +126,25 @@ def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Resul
         else:
             seconds = min(left, PROBES[name].share * options.timeout)
             results[name] = _Run(PROBES[name], options, scratch, seconds).result()
+            if results[name].status == "hung" and not _stands_still(name, results):
+                text = results[name].error["text"].replace("no end", "not done")
+                results[name] = replace(results[name], status="late", error={"text": text})
         if name == "look" and results[name].status == "ok":
             _import(**results[name].data[0]["imported"])
     return results
+
+
+def _stands_still(name: str, results: dict[str, Result]) -> bool:
+    """Whether the loader hung in a probe whose time was over; else it, or the probe itself, was slow."""
+    seconds, error = results[name].seconds, results[name].error
+    if name == "look":
+        return not error["busy"]
+    if name != "epochs" or not error["where"]:
+        return False
+    # Slow samples, and workers that import for long, are no hang.
+    look = results["look"]
+    slow = look.seconds if error["busy"] else look.data[0]["batch_seconds"]
+    return seconds >= 4 * slow
 
 
 def _import(libraries: list[str], environment: dict[str, str]) -> None:
@@ -238,7 +254,7 @@ class _Run:
 
     def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
         """Where the processes stand that did not end: the workers first, as the others wait for them."""
-        before = self._log(rank)
+        before, busy = self._log(rank), linux.is_busy([pid, *linux.descendants(pid)])
         for each in [*linux.descendants(pid), pid]:
             written, until = len(self._log(rank)), time.monotonic() + 1
             with contextlib.suppress(OSError):
@@ -251,7 +267,7 @@ class _Run:
         if "in _feed" in before:  # multiprocessing prints why a worker's batch cannot be sent, and goes on
             where = f"a batch cannot be sent: {before.splitlines()[-1]}"
         where, text = where or trace.users(frames), f"no end after {self.seconds:.0f} s"
-        return {"text": text, "where": where, "trace": frames[:20], "rank": rank}
+        return {"text": text, "where": where, "trace": frames[:20], "rank": rank, "busy": busy}
 
 
 def _join_group(me: Rank) -> None:

@@ -85,19 +85,25 @@ class Target:
         """The loader of --val-loader, or None."""
         if not (name := self.options.val_loader):
             return None
-        thing, args = locate(name), self.options.args
-        if callable(thing):  # it need not take all that the training loader takes
-            taken = inspect.signature(thing).parameters
-            if all(each.kind != each.VAR_KEYWORD for each in taken.values()):
-                args = {name: value for name, value in args.items() if name in taken}
-        return _loader(name, args, "val_dataloader")
+        return _loader(name, self._taken_by(locate(name)), "val_dataloader")
 
     def model(self) -> Any:
         """The torch.nn.Module of --model, or None."""
         if not self.options.model:
             return None
         thing = locate(self.options.model)
-        return thing() if isinstance(thing, type) or not hasattr(thing, "parameters") else thing
+        is_made = hasattr(thing, "parameters") and not isinstance(thing, type)
+        return thing if is_made else thing(**self._taken_by(thing))
+
+    def _taken_by(self, factory: Any) -> dict[str, Any]:
+        """The arguments of --arg that a factory takes: it need not take all that the training loader does."""
+        args = self.options.args
+        if not callable(factory):
+            return args
+        taken = inspect.signature(factory).parameters
+        if any(each.kind == each.VAR_KEYWORD for each in taken.values()):
+            return args
+        return {name: value for name, value in args.items() if name in taken}
 
     def loop(self) -> Callable | None:
         """The function of --loop, which takes the loader and trains with it, or None."""
