@@ -176,9 +176,11 @@ def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
         yield Finding("DP8", "fail", f"{where} raises {_told(raised)}", shown)
     elif "shapes" in one:
         yield Finding("DP8", "pass", f"the model takes {where}", shown)
+    elif one.get("norms") == []:
+        yield Finding("DP8", "pass", f"{where}, and the model has no batch norm", shown)
     else:
         cause = f"{where}: BatchNorm with one value a channel would raise"
-        cause += f"; {one['unknown']}" if one else ""
+        cause += f"; {one['unknown']}" if "unknown" in one else ""
         yield Finding("DP8", "not decidable", cause, shown, needs="the model: --model module:factory")
 
 
