@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -175,6 +176,35 @@ def frozen_norm():
     return model
 
 
+class Shapes(torch.nn.Module):
+    """A model without weights."""
+
+    def __init__(self, norm: type, *sizes: int) -> None:
+        super().__init__()
+        self.norm = norm(*sizes, device="meta")
+
+    def training_step(self, batch: Batch, step: int) -> torch.Tensor:
+        return self.norm(batch.rows.to("meta")).mean()
+
+
+def shapes_of_batch_norm():
+    return Shapes(torch.nn.BatchNorm1d, 5)
+
+
+def shapes_of_group_norm():
+    return Shapes(torch.nn.GroupNorm, 1, 5)
+
+
+class Given:
+    """Batches of a class of its own, of samples that it names."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (Batch([Rows()[row] for row in rows]) for rows in (range(4), range(4, 8), [8]))
+
+    def sample_ids(self, batch: Batch) -> list[int]:
+        return batch.rows[:, 0].long().tolist()
+
+
 def padded(samples):
     return pad_sequence(samples, batch_first=True)
 
@@ -229,6 +259,7 @@ def make(name: str, **options) -> DataLoader:
         "stream": lambda: DataLoader(Stream(24), batch_size=4),
         "stream that says less": lambda: DataLoader(Stream(20), batch_size=4),
         "one is left": lambda: DataLoader(Rows(18), batch_size=4, sampler=DistributedSampler(Rows(18))),
+        "given": Given,
         "too few": lambda: load(Rows(3), drop_last=True),
         "cache": lambda: load(Unbounded(), shuffle=False),
         "cache that fits": lambda: load(Unbounded(400), shuffle=False),

@@ -83,6 +83,15 @@ def test_findings_are_written_as_json_and_as_a_page(tmp_path):
     assert "DP7" in (tmp_path / "findings.html").read_text()
 
 
+def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
+    command = ["--loader", f"{plain.here}:good", "--model", f"{plain.here}:Diverging", "--only", "DP8"]
+    assert check_loader.main([*command, "--ranks", "1", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "findings.json").read_text()
+    assert "NaN" not in text
+    losses = json.loads(text)["measured"]["Overfit one batch (loss)"]
+    assert (losses["first"], losses["steps"]) == (None, 100)
+
+
 @pytest.mark.parametrize(
     "flags",
     [["--ignore", "DP9"], ["--only", "DP99"], ["--arg", "length"], ["--expect", "3"], ["--ranks", "0"]],

@@ -86,6 +86,14 @@ def test_the_model_decides_on_a_batch_of_one_and_learns_a_batch(judged, model, v
     assert results["model"].data[0]["overfit"]["steps"] == 100
 
 
+@pytest.mark.parametrize(
+    ("model", "verdict"), [("shapes_of_batch_norm", "fail"), ("shapes_of_group_norm", "pass")]
+)
+def test_a_model_without_weights_decides_by_shapes(judged, model, verdict):
+    finding, _ = judged("given", "DP8", model)
+    assert finding.verdict == verdict and "rank 0: step 2" in finding.cause
+
+
 def test_files_that_are_gone_are_named(judged, tmp_path):
     files = [tmp_path / f"{number}.txt" for number in range(4)]
     for file in files[:3]:
@@ -244,6 +252,13 @@ def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
     seen = {"look": [{}], "model": [model], "epochs": [{"plain": [rank]} for rank in ranks]}
     [finding] = findings(entry, **seen)
     assert finding.verdict == "fail" and words in finding.cause
+
+
+@pytest.mark.parametrize(("norms", "verdict"), [([], "pass"), (["bn"], "not decidable")])
+def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
+    model = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", "norms": norms}}
+    [finding] = findings("DP8", model=[model], epochs=[{"plain": [epoch([4, 1])]}])
+    assert finding.verdict == verdict
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("train", "pass"), ("val", "fail")])
