@@ -176,8 +176,8 @@ class Classes(IterableDataset):
         return ({"label": row % 10, "x": row + torch.rand(2)} for row in range(300))
 
 
-def classes(workers: int = 2) -> DataLoader:
-    return DataLoader(Classes(), batch_size=10, num_workers=workers)
+def classes() -> DataLoader:
+    return DataLoader(Classes(), batch_size=10, num_workers=2)
 
 
 class Nodes:
