@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -49,6 +50,14 @@ class Wrapping(Rows):
         return super().__getitem__(index % len(self.rows))
 
 
+class Repeating(Wrapping):
+    """Gives its rows several times in an epoch, on purpose."""
+
+    def __init__(self, times: int, length: int = 24) -> None:
+        super().__init__(length // 2)
+        self.times, self.count = times, length
+
+
 class Endless(Rows):
     """Makes a sample for any index, as data sets of made-up samples do."""
 
@@ -89,6 +98,27 @@ class Unbounded(Caching):
     def __getitem__(self, index: int) -> torch.Tensor:
         self.cache.setdefault(index, torch.full((20_000,), float(index)))
         return self.cache[index][0]
+
+
+class Speaking(Unbounded):
+    """Speaks of the length of its cache, and does nothing about it."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if len(self.cache) > 400 and index % 1000 == 0:
+            print("the cache is large")
+        return super().__getitem__(index)
+
+
+@functools.lru_cache(4)
+def few(index: int) -> int:
+    return index
+
+
+class Beside(Unbounded):
+    """Has a bounded cache too."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(few(index))
 
 
 class Forgetful(Rows):
@@ -146,6 +176,35 @@ def frozen_norm():
     return model
 
 
+class Shapes(torch.nn.Module):
+    """A model without weights."""
+
+    def __init__(self, norm: type, *sizes: int) -> None:
+        super().__init__()
+        self.norm = norm(*sizes, device="meta")
+
+    def training_step(self, batch: Batch, step: int) -> torch.Tensor:
+        return self.norm(batch.rows.to("meta")).mean()
+
+
+def shapes_of_batch_norm():
+    return Shapes(torch.nn.BatchNorm1d, 5)
+
+
+def shapes_of_group_norm():
+    return Shapes(torch.nn.GroupNorm, 1, 5)
+
+
+class Given:
+    """Batches of a class of its own, of samples that it names."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (Batch([Rows()[row] for row in rows]) for rows in (range(4), range(4, 8), [8]))
+
+    def sample_ids(self, batch: Batch) -> list[int]:
+        return batch.rows[:, 0].long().tolist()
+
+
 def padded(samples):
     return pad_sequence(samples, batch_first=True)
 
@@ -192,15 +251,20 @@ def make(name: str, **options) -> DataLoader:
         "forgetful": lambda: load(Forgetful(transform=double)),
         "partial": lambda: load(Rows(transform=Chain(functools.partial(double, by=3), torch.rand_like))),
         "wraps": lambda: load(Wrapping()),
+        "repeats on purpose": lambda: load(Repeating(times=2)),
+        "repeats more than it says": lambda: load(Repeating(times=3)),
         "too long": lambda: load(Rows(claimed=2)),
         "too short": lambda: load(Rows(claimed=-3)),
         "made up": lambda: load(Endless()),
         "stream": lambda: DataLoader(Stream(24), batch_size=4),
         "stream that says less": lambda: DataLoader(Stream(20), batch_size=4),
         "one is left": lambda: DataLoader(Rows(18), batch_size=4, sampler=DistributedSampler(Rows(18))),
+        "given": Given,
         "too few": lambda: load(Rows(3), drop_last=True),
         "cache": lambda: load(Unbounded(), shuffle=False),
         "cache that fits": lambda: load(Unbounded(400), shuffle=False),
         "bounded cache": lambda: load(Caching(50), shuffle=False),
-        "large cache": lambda: load(Caching(5000), shuffle=False),
+        "large cache": lambda: load(Caching(400), shuffle=False),
+        "cache that is spoken of": lambda: load(Speaking(), shuffle=False),
+        "cache beside a bounded one": lambda: load(Beside(), shuffle=False),
     }[name]()

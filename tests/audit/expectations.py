@@ -78,4 +78,11 @@ PACKAGES = [
     Known("accelerate", "--ranks 2", {"DP2": "pass", "resume": "fail"}),
     Known("accelerate", "--ranks 1", {"resume": "fail"}),
     Known("accelerate", "--ranks 2 --arg stateful=0", {"resume": "fail"}),
+    Known("accelerate_stream", "--ranks 2", {"DP2": "fail", "DP3": "pass"}),
+    # What these lose after a restart was counted without the audit first.
+    Known("litdata", "--ranks 1", {"DP2": "pass", "resume": "fail"}),
+    Known("datasets_stateful", "--ranks 1", {"resume": "fail"}),
+    Known("torchdata_sampler", "--ranks 1 --arg workers=0", {"resume": "fail"}),
+    Known("torchdata_sampler", "--ranks 1", {"resume": "not decidable"}),
+    Known("torchdata_nodes", "--ranks 1", {"resume": "fail"}),
 ]

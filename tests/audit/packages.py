@@ -88,12 +88,60 @@ def accelerate(folder, stateful=1, seedable=0):
     return Accelerator(cpu=True, dataloader_config=config).prepare_data_loader(loader)
 
 
+def accelerate_stream(folder):
+    """A share of a stream that is prepared, and so shared out again."""
+    from accelerate import Accelerator
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+
+    rows = Dataset.from_parquet(str(Path(folder, "rows.parquet")), cache_dir=folder)
+    rows = rows.to_iterable_dataset(num_shards=8).with_format("torch")
+    share = split_dataset_by_node(rows, rank=dist.get_rank(), world_size=dist.get_world_size())
+    return Accelerator(cpu=True).prepare(DataLoader(share, batch_size=4, num_workers=0))
+
+
+def litdata(folder):
+    from litdata import CombinedStreamingDataset, StreamingDataLoader, StreamingDataset
+
+    parts = [StreamingDataset(str(Path(folder, name))) for name in ("lit0", "lit1")]
+    both = CombinedStreamingDataset(parts, iterate_over_all=True)
+    return StreamingDataLoader(both, batch_size=4, num_workers=2)
+
+
+def datasets_stateful(folder):
+    from datasets import Dataset
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    dataset = Dataset.from_parquet(str(Path(folder, "rows.parquet")), cache_dir=folder)
+    dataset = dataset.to_iterable_dataset(num_shards=8).shuffle(seed=42, buffer_size=16).with_format("torch")
+    return StatefulDataLoader(dataset, batch_size=8, num_workers=2)
+
+
+def torchdata_sampler(folder, workers=2):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+    dataset = TensorDataset(torch.load(Path(folder, "values.pt"), weights_only=True))
+    sampler = StatefulDistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True)
+    return StatefulDataLoader(dataset, batch_size=4, num_workers=workers, sampler=sampler)
+
+
+def torchdata_nodes(folder):
+    from torch.utils.data import RandomSampler, default_collate
+    from torchdata import nodes
+
+    dataset = TensorDataset(torch.load(Path(folder, "values.pt"), weights_only=True))
+    rows = nodes.ParallelMapper(nodes.SamplerWrapper(RandomSampler(dataset)), dataset.__getitem__, 2)
+    batches = nodes.Mapper(nodes.Batcher(rows, 4, drop_last=False), default_collate)
+    return nodes.Loader(batches)
+
+
 def generate(folder):
     """The files of all loaders above whose package is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     values = torch.arange(SAMPLES * 4, dtype=torch.float32).view(SAMPLES, 4)
     torch.save(values, folder / "values.pt")
-    for write in (write_tars, write_cuts, write_rows, write_mds):
+    for write in (write_tars, write_cuts, write_rows, write_mds, write_lit):
         try:
             write(folder, values)
         except ImportError as error:
@@ -139,6 +187,18 @@ def write_mds(folder, values):
     with MDSWriter(out=str(folder / "mds"), columns=columns, size_limit=1000) as writer:
         for row in range(SAMPLES):
             writer.write({"id": row, "x": values[row].numpy()})
+
+
+def write_lit(folder, values):
+    from litdata import optimize
+
+    for part in range(2):
+        inputs = list(range(60 * part, 60 * part + 60))
+        optimize(item, inputs, str(folder / f"lit{part}"), chunk_size=10, num_workers=1)
+
+
+def item(number):
+    return {"id": number, "x": torch.arange(4.0) + number}
 
 
 if __name__ == "__main__":

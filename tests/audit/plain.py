@@ -49,8 +49,12 @@ class Infinite(DataLoader):
 
 
 class Sleeping(Squares):
+    def __init__(self, first: float = 0) -> None:
+        super().__init__()
+        self.seconds = {0: first, 5: 1000}
+
     def __getitem__(self, index: int) -> int:
-        time.sleep(1000 if index == 5 else 0)
+        time.sleep(self.seconds.get(index, 0))
         return index
 
 
@@ -78,6 +82,29 @@ def good(length: int = 12, **options) -> DataLoader:
 
 def sleeping() -> DataLoader:
     return DataLoader(Sleeping(), batch_size=4, num_workers=2)
+
+
+class Diverging(torch.nn.Linear):
+    """Its loss is no number."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+
+    def forward(self, batch: dict) -> torch.Tensor:
+        return super().forward(batch["square"]).sum() * float("nan")
+
+
+def sluggish() -> DataLoader:
+    """Its first batch is slow too: nobody can tell whether the next one hangs."""
+    return DataLoader(Sleeping(first=3), batch_size=4, num_workers=2)
+
+
+def computing() -> DataLoader:
+    """Takes long before there is a loader."""
+    until = time.monotonic() + 1000
+    while time.monotonic() < until:
+        pass
+    return good()
 
 
 def greedy() -> DataLoader:

@@ -71,10 +71,11 @@ class Constant(Sampler):
         return 32
 
     def __iter__(self) -> Iterator[int]:
-        order, start = list(range(32)), self.start
+        order, start, self.start = list(range(32)), self.start, 0
         random.Random(5).shuffle(order)
         for self.drawn, index in enumerate(order[start:], start=start + 1):
             yield index
+        self.drawn = 0
 
 
 class Counting(Constant):
@@ -134,6 +135,114 @@ def distributed(rows: int = 32) -> DataLoader:
 
 def odd() -> DataLoader:
     return distributed(31)
+
+
+class Told(DataLoader):
+    """Twin of litdata 0.2.76: its batches tell more than samples, and the loop is given the samples alone."""
+
+    def __iter__(self) -> Iterator[dict]:
+        return (batch["samples"] for batch in super().__iter__())
+
+
+def samples_and_count(samples: list) -> dict:
+    return {"samples": default_collate(samples), "count": torch.tensor(len(samples))}
+
+
+def in_one_list(samples: list) -> dict:
+    """Nobody can tell which sample is where."""
+    return {"samples": {"all": torch.cat([torch.tensor([float(sample), 0.5]) for sample in samples])}}
+
+
+def told(over: str = "workers", apart: bool = True) -> DataLoader:
+    return Told(
+        Stream(over), batch_size=4, num_workers=2, collate_fn=samples_and_count if apart else in_one_list
+    )
+
+
+class Dealt:
+    """Twin of accelerate 1.15.0: rank 0 reads its own share of a stream, and deals its batches out to all."""
+
+    def __iter__(self) -> Iterator[dict]:
+        rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        share = torch.arange(0, 96, world)
+        for batch in share.split(4 * world):
+            yield {"id": batch[4 * rank :][:4]}
+
+
+class Classes(IterableDataset):
+    """Ten classes and fresh noise; all workers read all of it."""
+
+    def __iter__(self) -> Iterator[dict]:
+        return ({"label": row % 10, "x": row + torch.rand(2)} for row in range(300))
+
+
+def classes() -> DataLoader:
+    return DataLoader(Classes(), batch_size=10, num_workers=2)
+
+
+class Nodes:
+    """Twin of torchdata 0.11.0's nodes: a random order is drawn anew after a restart, and skipped into."""
+
+    def __init__(self) -> None:
+        self.start = self.seen = 0
+
+    def __iter__(self) -> Iterator[dict]:
+        start, self.start = self.start, 0
+        for self.seen, ids in enumerate(torch.randperm(32).split(4), start=1):
+            if self.seen > start:
+                yield {"id": ids}
+        self.seen = 0
+
+    def state_dict(self) -> dict:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.start = state["seen"]
+
+
+class Refusing(Nodes):
+    """Twin of a shuffled stream of datasets 5.2.0 in torchdata's loader with workers: it cannot go on."""
+
+    def load_state_dict(self, state: dict) -> None:
+        raise IndexError("list index out of range")
+
+
+class Positioned(DistributedSampler):
+    """Twin of torchdata 0.11.0's StatefulDistributedSampler: its state is the position, without the epoch;
+    at the end of an epoch it stays there, unless it `forgets`."""
+
+    def __init__(self, forgets: bool) -> None:
+        super().__init__(Rows())
+        self.forgets, self.given, self.start = forgets, 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        start, self.start = self.start, 0
+        for self.given, index in enumerate(super().__iter__(), start=1):
+            if self.given > start:
+                yield index
+        self.given = 0 if self.forgets else self.given
+
+    def state_dict(self) -> dict:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.start = state["given"]
+
+
+def positioned(forgets: bool = False) -> DataLoader:
+    return load(Rows(), num_workers=0, sampler=Positioned(forgets))
+
+
+class Ending(Positioned):
+    """What comes after a restart has no tail."""
+
+    def __iter__(self) -> Iterator[int]:
+        last = 28 if self.start else 32
+        return (index for at, index in enumerate(super().__iter__(), start=self.start) if at < last)
+
+
+def without_tail() -> DataLoader:
+    return load(Rows(), num_workers=0, sampler=Ending(forgets=True))
 
 
 def trains(loader: DataLoader) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import venv
 
 import pytest
 
 from millrace.audit import check_loader
 from tests.audit import plain
+from tests.workflow.workflow import ROOT
 
 
 @pytest.mark.parametrize(
@@ -27,8 +30,7 @@ def test_the_catalogue_is_asked_by_flags(capsys, flags, expected):
         ("repeated", ["--exit-zero"], 0, "FAIL  DP7"),
         ("repeated", ["--ignore", "dp7=it is meant so"], 0, "it is meant so"),
         ("plain_list", ["--only", "DP2"], 0, "PASS            DP2"),
-        ("absent", [], 2, "plain has no absent"),
-        ("good", ["--model", f"{plain.here}:absent"], 2, "plain has no absent"),
+        ("unloadable", [], 2, "batch_size should be a positive integer"),
         ("asleep", ["--timeout", "8"], 3, "__getitem__"),
     ],
 )
@@ -36,6 +38,26 @@ def test_exit_codes(capsys, name, flags, code, text):
     command = ["--loader", f"{plain.here}:{name}", "--only", "DP7,end", "--ranks", "1", *flags]
     assert check_loader.main(command) == code
     assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["--loader", "--val-loader", "--model", "--loop"])
+def test_a_misspelt_name_is_one_line_and_no_finding(capsys, tmp_path, flag):
+    flags = {"--loader": f"{plain.here}:good", flag: f"{plain.here}:absent", "--json": str(tmp_path / "json")}
+    command = [word for pair in flags.items() for word in pair]
+    assert check_loader.main([*command, "--only", "DP7,end", "--ranks", "1", "--exit-zero"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and len(printed.err.splitlines()) == 1 and "plain has no absent" in printed.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch_the_audit_is_one_line_and_no_finding(tmp_path):
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    command = [tmp_path / "bin/python", "-m", "millrace.audit.check_loader", "--loader", f"{plain.here}:good"]
+    environment = {"PYTHONPATH": f"{ROOT}/scripts"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "torch cannot be imported: No module named 'torch'. Start the audit with the Python" in line
 
 
 def test_ranks_that_are_alike_are_a_bug_if_they_train_together(capsys):
@@ -59,6 +81,15 @@ def test_findings_are_written_as_json_and_as_a_page(tmp_path):
     (entry,) = report["entries"]
     assert (entry["name"], entry["verdict"]) == ("DP7", "pass")
     assert "DP7" in (tmp_path / "findings.html").read_text()
+
+
+def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
+    command = ["--loader", f"{plain.here}:good", "--model", f"{plain.here}:Diverging", "--only", "DP8"]
+    assert check_loader.main([*command, "--ranks", "1", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "findings.json").read_text()
+    assert "NaN" not in text
+    losses = json.loads(text)["measured"]["Overfit one batch (loss)"]
+    assert (losses["first"], losses["steps"]) == (None, 100)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,10 @@ def trained(tmp_path_factory) -> Elsewhere:
 def test_a_lane_that_passes_is_trained_and_nothing_is_pending(trained: Elsewhere):
     assert "Millrace: audit: loader of image demo: " in trained.said and " fail" not in trained.said
     assert trained.dry("image", "audit") == []
+    report = json.loads((trained.folder / "results/audit/image/demo/findings.json").read_text())
+    verdicts = {entry["name"]: entry["verdict"] for entry in report["entries"]}
+    # The model and the split of evaluation are given, so that these are decided.
+    assert (verdicts["DP8"], verdicts["splits"]) == ("pass", "pass")
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.audit.checks import order, randomness, registry
+from millrace.audit.checks import order, randomness, registry, restart
 from millrace.audit.runner.guard import Guard
+from millrace.audit.runner.registry import Result
 from millrace.audit.runner.target import Options
 
 PROBES = ["look", "epochs", "set_epoch", "loop", "source", "repeat", "resume"]
-FILES = (randomness.__name__, order.__name__)
+FILES = (randomness.__name__, order.__name__, restart.__name__)
+registry.load()
 FAMILY = [each for each in registry.CHECKS if each.function.__module__ in FILES]
 PLACE = "tests.audit.random_loaders:"
 
@@ -45,6 +47,15 @@ CASES = [
     ("by_epoch", {"persistent": True}, 1, [("DP14", "fail", "persistent workers")]),
     ("by_epoch", {"persistent": False}, 1, [("DP14", "not applicable", "")]),
     ("refused", {}, 1, [("DP14", "fail", "mutually exclusive"), ("end", "fail", "raised")]),
+    ("told", {}, 1, [("DP2", "pass", "share out")]),
+    ("told", {"over": "ranks workers"}, 2, [("DP2", "pass", "share out"), ("DP3", "fail", "[5, 4]")]),
+    ("told", {"apart": False}, 1, [("DP2", "not decidable", "none that the dataset gives by itself")]),
+    ("Dealt", {}, 2, [("DP2", "fail", "48 of 96 samples come nowhere")]),
+    ("classes", {}, 1, [("DP2", "fail", "300 samples come on several of 2 workers")]),
+    ("Nodes", {}, 1, [("resume", "fail", "replayed and"), ("DP14", "pass", "")]),
+    ("Refusing", {}, 1, [("resume", "fail", "it raises IndexError: list index"), ("DP14", "pass", "")]),
+    ("positioned", {}, 1, [("resume", "fail", "the next epoch has 0 of 32 samples")]),
+    ("positioned", {"forgets": True}, 1, [("resume", "not decidable", "right only if set_epoch is called")]),
 ]
 
 
@@ -55,6 +66,21 @@ def test_the_bug_is_named_and_nothing_else(guard, loader, args, ranks, expected)
         assert any(each[:2] == (entry, verdict) and words in each[2] for each in findings), findings
     fails = {entry for entry, verdict, _ in findings if verdict == "fail"}
     assert fails == {entry for entry, verdict, _ in expected if verdict == "fail"}
+
+
+@pytest.mark.parametrize(
+    ("loop", "verdict", "words"),
+    [("trains", "fail", "set_epoch was not called"), ("trains_by_epoch", "pass", "after epoch 0")],
+)
+def test_the_loop_decides_whether_a_state_without_the_epoch_is_enough(guard, loop, verdict, words):
+    loader = {"loader": PLACE + "positioned", "args": {"forgets": True}, "ranks": 1}
+    findings = [each for each in judge(guard, **loader, loop=PLACE + loop) if each[0] == "resume"]
+    assert [each[1] for each in findings] == [verdict] and words in findings[0][2]
+
+
+def test_a_restored_epoch_without_its_tail_fails(guard):
+    findings = judge(guard, loader=PLACE + "without_tail", loop=PLACE + "trains_by_epoch", ranks=1)
+    assert ("resume", "fail", "restored in mid-epoch 1 by sampler: 4 samples skipped") in findings
 
 
 @pytest.mark.parametrize(("loop", "verdict"), [("trains", "fail"), ("trains_by_epoch", "pass")])
@@ -83,12 +109,138 @@ def test_a_loader_that_hangs_is_named_by_its_place(guard):
 @pytest.mark.parametrize(("batches", "verdict"), [(2, "pass"), (0, "not decidable")])
 def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, batches, verdict):
     options = Options(PLACE + "sampled", args={"state": True, "workers": 0}, ranks=1)
-    results = guard.audit(options, ["look", "epochs", "source", "resume"])
+    results = guard.audit(options, ["look", "epochs", "source", "loop", "resume"])
     [seen] = results["resume"].data
-    assert seen["whole"] == [True] and len(seen["ways"][0]) > batches
-    seen.update(whole=[False], ways=[seen["ways"][0][:batches]])
+    [way] = seen["ways"]
+    assert way["ended"] == [True] and len(way["passes"][0]) > batches
+    way.update(ended=[False], passes=[way["passes"][0][:batches]])
     [finding] = registry.judge(results, [each for each in FAMILY if each.entry == "resume"])
     assert finding.verdict == verdict
+
+
+def notes(ids: list[int], worker: int | None = 0, size: int = 4) -> list[dict]:
+    """Batches of a stream: what the loop got of these samples."""
+    batches = [ids[at : at + size] for at in range(0, len(ids), size)]
+    return [
+        {
+            "batch": str(batch),
+            "size": len(batch),
+            "worker": worker,
+            "indices": None,
+            "samples": [{"": str(number), "id": str(number)} for number in batch],
+        }
+        for batch in batches
+    ]
+
+
+def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
+    return {"notes": notes(ids, **settings), "ended": ended, "length": None}
+
+
+LOOK = {"together": True, "torch": "2"}
+LOOP = {"evaluation": None, "joins": False, "calls": None}
+SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"], "random": []}
+SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}
+SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
+
+
+def said(entry: str, **seen: list[dict]) -> list[registry.Finding]:
+    """What is said of an entry, of what the probes saw in each rank."""
+    seen = {"look": [LOOK], "source": [SOURCE], "loop": [LOOP], **seen}
+    checks = [each for each in FAMILY if each.entry == entry and set(each.probes) <= {*seen}]
+    return registry.judge({name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "facts"),
+    [
+        ([range(0, 48, 2), range(1, 48, 2)], {"samples": 48, "distinct": 48}),
+        ([range(0, 44, 2), range(1, 44, 2)], {"samples": 44, "distinct": 44}),  # less than a step is dropped
+        ([range(24), [*range(24, 48), 0]], {"samples": 49, "distinct": 48}),  # one fills up the last step
+    ],
+)
+def test_samples_are_counted_over_all_ranks(ranks, facts):
+    [finding] = said("DP2", epochs=[{"plain": [epoch(list(ids))]} for ids in ranks])
+    assert finding.verdict == "pass"
+    assert dict(finding.evidence) == {**facts, "in the dataset": 48}
+
+
+def test_samples_that_three_ranks_have_are_counted_once():
+    [finding] = said("DP2", epochs=[{"plain": [epoch(list(range(48)))]}] * 3)
+    assert (finding.verdict, finding.evidence["ranks"]) == ("fail", 3)
+    assert finding.cause == "48 samples come on several of 3 ranks, up to 3 times an epoch"
+
+
+def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
+    first, short = list(range(24)), list(range(16))
+    ranks = [{"plain": [epoch(first), epoch(first)]}, {"plain": [epoch(first), epoch(short)]}]
+    [finding] = said("DP3", epochs=ranks)
+    assert (finding.verdict, finding.cause) == ("fail", "ranks make [6, 4] steps")
+    counts = {"rank 0, worker 0": 24, "rank 1, worker 0": 16}
+    assert dict(finding.evidence) == {"epoch": 1, "steps of ranks": [6, 4], "samples of workers": counts}
+
+
+@pytest.mark.parametrize(("rank", "verdict"), [(0, "pass"), (1, "pass"), (None, "not applicable")])
+def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
+    ids = list(range(24))
+    ranks = [{"plain": [epoch(ids), epoch(ids[::-1] if each == rank else ids)]} for each in range(2)]
+    untold = [{"parts": [], "flags": {}}] * 2
+    [finding] = said("DP14", epochs=ranks, set_epoch=untold, loop=[LOOP] * 2)
+    assert finding.verdict == verdict
+
+
+def test_an_epoch_that_does_not_end_is_told_of_any_rank():
+    endless = {**epoch(list(range(48)), ended=False), "length": 2}
+    findings = said("end", epochs=[{"plain": [epoch([1])]}, {"plain": [epoch([1]), endless]}])
+    [fail] = [each for each in findings if each.verdict == "fail"]
+    assert fail.cause == "it does not end: 12 batches, though len(loader) is 2"
+
+
+def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped():
+    seen = restart([*SECOND[:2], *LEFT[:2]], ended=False)
+    [finding] = said("resume", resume=[seen], epochs=[{"plain": [epoch(FIRST), epoch(SECOND)]}])
+    assert finding.cause == "restored in mid-epoch 1 by loader: 2 samples replayed"
+
+
+FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
+
+
+def restart(came: list[int], next_epoch: list[int] | None = None, ended: bool = True, **changes) -> dict:
+    """What a rank saw whose epoch 1 was stopped after one batch of two samples."""
+
+    def way(*passes: list[int]) -> dict:
+        each = [notes(ids, size=2) for ids in passes]
+        return {"told": False, "raised": None, "passes": each, "ended": [ended] * len(each)}
+
+    seen = {"how": "loader", "at": 1, "run": [notes(FIRST, size=2), notes(SECOND, size=2)]}
+    seen |= {"ended": [True, True], "ahead": False, "ways": [way(came)], "next": None}
+    return seen | {"next": None if next_epoch is None else way([], next_epoch)} | changes
+
+
+LEFT = SECOND[2:]
+
+
+@pytest.mark.parametrize(
+    ("second_rank", "verdict", "words"),
+    [
+        (restart(LEFT), "pass", "after 1 batches of epoch 1"),
+        (restart(LEFT, next_epoch=FIRST), "pass", "after epoch 0"),
+        (restart(LEFT[:-2]), "fail", "2 samples skipped"),  # without its tail
+        (restart(LEFT[:-2], ended=False), "pass", ""),  # the time was over
+        (restart([*SECOND]), "fail", "2 samples replayed"),
+        (restart(LEFT[2:] + LEFT[:2]), "fail", "the rest in another order"),
+        (restart(LEFT[2:], ahead=True), "fail", "1 batches ahead, which workers held"),
+        (restart(FIRST[2:]), "fail", "it is the order of epoch 0"),
+        (restart(LEFT, next_epoch=[]), "fail", "the next epoch has 0 of 8 samples"),
+        (restart(LEFT, next_epoch=FIRST[:4]), "fail", "the next epoch has 4 of 8 samples"),
+        (restart(LEFT, next_epoch=FIRST[:6]), "pass", ""),  # another order may leave out a batch
+    ],
+)
+def test_a_restart_is_judged_on_every_rank(second_rank, verdict, words):
+    epochs = [{"plain": [epoch(FIRST), epoch(SECOND)]}] * 2
+    [finding] = said("resume", resume=[restart(LEFT, FIRST), second_rank], epochs=epochs)
+    assert finding.verdict == verdict and words in finding.cause
+    assert verdict == "pass" or finding.evidence["rank"] == 1
 
 
 def judge(guard: Guard, **options: object) -> list[tuple[str, str, str]]:

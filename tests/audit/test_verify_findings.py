@@ -13,7 +13,6 @@ from millrace.audit.report.document import document
 from millrace.audit.runner.registry import Result
 
 FAIL = Finding("DP2", "fail", "ranks read the same 64 samples", {"ids": [3, 4]}, "use DistributedSampler")
-RAISED = Result("raised", [{}], {"text": "KeyError: 'x'", "where": "loader.py:3"}, 0.1)
 
 
 def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | None = None) -> int:
@@ -54,7 +53,18 @@ def test_an_ignored_fail_stands_on_the_page_with_its_reason(tmp_path):
     assert (counts["ignored"], counts["fail"]) == (1, 0)
 
 
-def test_a_loader_that_gave_no_batch_does_not_start(tmp_path, capsys):
-    assert verify(tmp_path, [], "--refuse=DP2", look=RAISED) == 1
-    assert "the loader raised: KeyError: 'x'" in capsys.readouterr().err
-    assert verify(tmp_path, [], "--refuse=none", look=RAISED) == 0
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ("raised", "KeyError: 'x'"),
+        ("hung", "no end after 30 s"),
+        ("died", "rank 0 ended with SIGKILL"),
+        ("memory", "its processes hold 9.0 GiB, more than 8.0 GiB"),
+        ("late", "not done after 30 s"),
+    ],
+)
+def test_a_loader_that_gave_no_batch_does_not_start(tmp_path, capsys, status, text):
+    look = Result(status, [{}], {"text": text}, 0.1)
+    assert verify(tmp_path, [], "--refuse=DP2", look=look) == 1
+    assert f"the loader {status}: {text}. Training does not start" in capsys.readouterr().err
+    assert verify(tmp_path, [], "--refuse=none", look=look) == 0

@@ -62,9 +62,9 @@ def odd_tree(root: Path) -> Path:
 
 
 def small_tree(root: Path, classes: int = 3, train: int = 10, val: int = 2) -> Path:
-    """`train` and `val` images of 8 x 8 pixels in each of the classes."""
-    for split, count in (("train", train), ("val", val)):
+    """`train` and `val` images of 8 x 8 pixels in each of the classes; none is in both."""
+    for split, count, first in (("train", train, 0), ("val", val, 10_000)):
         for number in range(classes * count):
             path = root / split / f"class {number % classes}" / f"{number:03d}.png"
-            write_picture(path, number, size=(8, 8))
+            write_picture(path, first + number, size=(8, 8))
     return root

@@ -2,7 +2,7 @@
 
 Takes anybody's loader as it is: a function that returns a DataLoader, or any iterable of batches. It runs in
 processes of its own, on the CPU, and leaves nothing behind. Exit codes: 0, 1 a bug, 2 the loader cannot be
-loaded, 3 it hung or died.
+loaded (torch is missing, a name leads nowhere), 3 it hung or died.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         only = [entries.get(name).name for name in filter(None, args.only.split(","))]
         ignored, values = gate.reasons(args.ignore), parse_args(args.arg)
+        known = {field.name for field in fields(Options)} & vars(args).keys()
+        given = {name: getattr(args, name) for name in known}
+        given |= {"args": values, "together": args.ranks is not None, "ranks": args.ranks or 2}
+        sys.path.insert(0, str(Path.cwd()))
+        probes, findings = audit(Options(**given), only)
     except MillraceError as error:
         cli.log.error("%s", error)
         return 2  # as argparse does; 1 is a bug of the loader
-    given = {field.name: getattr(args, field.name) for field in fields(Options) if hasattr(args, field.name)}
-    given |= {"args": values, "together": args.ranks is not None, "ranks": args.ranks or 2}
-    sys.path.insert(0, str(Path.cwd()))
-    probes, findings = audit(Options(**given), only)
     command = shlex.join(["python", "-m", "millrace.audit.check_loader", *(argv or sys.argv[1:])])
     context = {"loader": args.loader, "command": command, "probes": probes, "only": only, "ignored": ignored}
     report = document.document(findings, context)

@@ -43,6 +43,8 @@ class AuditInputs:
         """The flags of check_loader that name a run's loader."""
         audited = self.lanes[wildcards.lane].audited(wildcards.run)
         words = [f"--loader {audited.loader} --ranks {min(audited.ranks, 2)} --epochs {audited.epochs}"]
+        # Beside it stand the split of evaluation and the model, which take the same arguments.
+        words.append(f"--val-loader {audited.loader}_validation --model {audited.loader}_model")
         for name, value in audited.arguments.items():
             text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
             words.append(f"--arg {shlex.quote(f'{name}={text}')}")

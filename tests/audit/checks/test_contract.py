@@ -10,8 +10,10 @@ import sys
 
 import pytest
 
+from millrace.audit.checks import registry
 from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
+from millrace.audit.runner.registry import Result
 from millrace.audit.runner.target import Options
 
 PLACE = "tests.audit.contracts"
@@ -50,6 +52,8 @@ def judged():
         ("forgetful", "DP6", "fail", "dataset.transform: function -> NoneType"),
         ("partial", "DP6", "pass", "fork, spawn and forkserver"),
         ("wraps", "DP7", "fail", "[24] gives sample 0 again"),
+        ("repeats on purpose", "DP7", "pass", "len is 24"),
+        ("repeats more than it says", "DP7", "fail", "[24] gives sample 0 again"),
         ("too long", "DP7", "fail", "[25] raises IndexError"),
         ("too short", "DP7", "fail", "rows has 24 items"),
         ("stream that says less", "DP7", "fail", "gives 24 samples"),
@@ -61,8 +65,10 @@ def judged():
         ("too few", "edges", "fail", "rank 0 makes no step"),
         ("cache", "DP9", "fail", "bytes per new sample"),
         ("cache that fits", "DP9", "pass", "for 400 samples"),
-        ("bounded cache", "DP9", "pass", "no growth"),
-        ("large cache", "DP9", "pass", "for 5000 samples"),
+        ("bounded cache", "DP9", "pass", ""),
+        ("large cache", "DP9", "pass", "for 400 samples"),
+        ("cache that is spoken of", "DP9", "fail", "for 100000000 samples"),
+        ("cache beside a bounded one", "DP9", "fail", "for 100000000 samples"),
         ("good", "DP15", "pass", "2 in the loop"),
     ],
 )
@@ -78,6 +84,14 @@ def test_the_model_decides_on_a_batch_of_one_and_learns_a_batch(judged, model, v
     finding, results = judged("one is left", "DP8", model)
     assert finding.verdict == verdict
     assert results["model"].data[0]["overfit"]["steps"] == 100
+
+
+@pytest.mark.parametrize(
+    ("model", "verdict"), [("shapes_of_batch_norm", "fail"), ("shapes_of_group_norm", "pass")]
+)
+def test_a_model_without_weights_decides_by_shapes(judged, model, verdict):
+    finding, _ = judged("given", "DP8", model)
+    assert finding.verdict == verdict and "rank 0: step 2" in finding.cause
 
 
 def test_files_that_are_gone_are_named(judged, tmp_path):
@@ -130,3 +144,135 @@ def test_what_a_loader_will_lack_is_foretold(tmp_path, limit, numbers, tensors, 
     run = subprocess.run([*mount, sys.executable, str(script)], capture_output=True, text=True)
     assert run.returncode
     assert re.search(ends, run.stderr)
+
+
+def findings(entry: str, **seen: list[dict]) -> list[registry.Finding]:
+    """What is said of an entry, of what the probes saw in each rank."""
+    checks = [each for each in registry.load([entry]) if set(each.probes) <= {*seen}]
+    return registry.judge({name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks)
+
+
+MIB = 2**20
+# A worker that grows by a MiB with each of 80 samples, of 1,000 on a machine of 8 GiB.
+GROWING = {"new": [[1, at * MIB, at * MIB, 0] for at in range(80)], "samples": 1000, "machine": 8 * 2**30}
+GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "factor"),
+    [
+        ({}, "pass", 1),
+        ({"ranks": 4}, "pass", 4),  # each rank's workers read all samples
+        ({"ranks": 9}, "fail", 9),
+        ({"ranks": 9, "split": True}, "pass", 1),  # all workers of all ranks read each once
+        ({"ranks": 3, "persistent": True}, "pass", 6),  # in the end each worker has read all
+        ({"ranks": 5, "persistent": True}, "fail", 10),
+        ({"ranks": 5, "persistent": True, "split": True}, "fail", 10),
+        ({"ranks": 9, "most": 200}, "not decidable", 9),  # so many were not read
+        ({"ranks": 9, "most": 5000}, "fail", 9),  # even then it would be too much
+        ({"ranks": 9, "most": 0}, "not decidable", 9),
+        ({"ranks": 9, "most": 40}, "fail", 9),  # it grew beyond them
+        ({"ranks": 2, "most": 200}, "pass", 2),
+    ],
+)
+def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, factor):
+    [finding] = findings("DP9", memory=[GROWING | changes])
+    assert (finding.verdict, finding.evidence["factor"]) == (verdict, factor)
+    assert finding.evidence["extrapolated"] == 1000 * factor * MIB
+
+
+def test_growth_that_ends_at_the_bound_that_the_source_names_is_that_of_the_bound():
+    new = [[1, at * MIB, min(at, 40) * MIB, 0] for at in range(80)]
+    [finding] = findings("DP9", memory=[GROWING | {"new": new, "most": 40, "ranks": 3}])
+    assert (finding.verdict, finding.evidence["extrapolated"]) == ("pass", 40 * 6 * MIB)
+
+
+IN_FLIGHT = {
+    "collate": {"batches": 3, "bytes": MIB, "tensors": 1},
+    "workers": 2,
+    "prefetch": 3,
+    "shm": 30 * MIB,
+}
+IN_FLIGHT |= {"steps": 100, "strategy": "file_descriptor", "files": 10_000, "open": 20, "ranks": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "batches"),
+    [
+        ({}, "pass", 8),  # 2 workers x 3, and 2 in the loop
+        ({"ranks": 3}, "pass", 24),
+        ({"ranks": 4}, "fail", 32),
+        ({"ranks": 4, "steps": 5}, "pass", 20),  # an epoch has no more
+        ({"strategy": "file_system"}, "pass", 7),
+    ],
+)
+def test_shared_memory_is_that_of_the_batches_of_all_ranks(changes, verdict, batches):
+    [finding] = findings("DP15", contract=[IN_FLIGHT | changes])
+    assert (finding.verdict, finding.evidence["in_flight"]) == (verdict, batches)
+    assert finding.evidence["needed"] == batches * MIB
+
+
+def epoch(steps: list[int], ended: bool = True, length: int | None = None) -> dict:
+    """An epoch of batches of these sizes, of samples that are counted on."""
+    firsts = [sum(steps[:at]) for at in range(len(steps))]
+    notes = [
+        {"size": size, "worker": 0, "batch": "", "indices": [*range(first, first + size)]}
+        for first, size in zip(firsts, steps, strict=True)
+    ]
+    return {"notes": notes, "ended": ended, "length": length}
+
+
+@pytest.mark.parametrize(
+    ("samples", "replicas", "step"),
+    [(17, 2, 2), (18, 2, 2), (16, 2, None), (17, 1, 4), (19, 2, None), (33, 4, 2)],
+)
+def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas, step):
+    """Of an epoch that was not read to its end."""
+    train = {"samples": samples, "replicas": replicas, "batch_size": 4, "drop_last": False, "iterable": False}
+    model = {
+        "train": train,
+        "val": {},
+        "one": {"raised": {"text": "ValueError: Expected more"}, "shapes": {}},
+    }
+    [finding] = findings("DP8", model=[model], epochs=[{"plain": [epoch([4, 4], ended=False)]}])
+    assert finding.verdict == ("pass" if step is None else "fail")
+    assert finding.evidence.get("steps", {}) == ({} if step is None else {"rank 0": step})
+
+
+@pytest.mark.parametrize(
+    ("entry", "ranks", "words"),
+    [
+        ("DP7", [epoch([4, 4], length=2), epoch([4], length=2)], "len(loader) is 2, rank 1 got 1 batches"),
+        ("edges", [epoch([4]), epoch([])], "rank 1 makes no step"),
+        ("DP8", [epoch([4, 4]), epoch([4, 1])], "(rank 1: step 1) raises ValueError"),
+    ],
+)
+def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
+    model = {"train": {}, "val": {}, "one": {"raised": {"text": "ValueError: Expected more"}}}
+    seen = {"look": [{}], "model": [model], "epochs": [{"plain": [rank]} for rank in ranks]}
+    [finding] = findings(entry, **seen)
+    assert finding.verdict == "fail" and words in finding.cause
+
+
+@pytest.mark.parametrize(("norms", "verdict"), [([], "pass"), (["bn"], "not decidable")])
+def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
+    model = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", "norms": norms}}
+    [finding] = findings("DP8", model=[model], epochs=[{"plain": [epoch([4, 1])]}])
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("train", "pass"), ("val", "fail")])
+def test_samples_that_drop_last_loses_are_counted_for_the_loader_that_loses_them(name, verdict):
+    whole, losing = ({"samples": n, "batch_size": 8, "drop_last": True} for n in (24, 29))
+    model = {"train": whole, "val": whole, name: losing}
+    [finding] = findings("edges", model=[model], epochs=[])
+    words = f"drop_last=True on the {name} loader loses 5 of 29 samples"
+    assert (finding.verdict, finding.cause) == (verdict, words)
+
+
+def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
+    checks = registry.load(["DP8"])
+    error = {"text": "not done after 18 s"}
+    results = {"model": Result("ok", [{}], {}, 1.0), "epochs": Result("late", [{}], error, 18.0)}
+    [finding] = registry.judge(results, checks)
+    assert (finding.verdict, finding.cause) == ("not decidable", "the probe epochs late: not done after 18 s")

@@ -31,8 +31,8 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def verdicts(tmp_path):
-    def judge(factory: str, val: bool = False, expect: str = "", **args) -> dict[str, str]:
+def findings(tmp_path):
+    def judge(factory: str, val: bool = False, expect: str = "", **args) -> list[registry.Finding]:
         name = f"{pictures.here}:{factory}"
         options = Options(name, args, val_loader=name if val else "", expect=expect)
         evidence = {}
@@ -43,9 +43,17 @@ def verdicts(tmp_path):
                 evidence[probe.__name__] = Result("ok", [data], {}, 0.0)
             except Exception as error:
                 evidence[probe.__name__] = Result("raised", [], {"text": str(error)}, 0.0)
-        findings = registry.judge(evidence, registry.load(ENTRIES))
+        return registry.judge(evidence, registry.load(ENTRIES))
+
+    return judge
+
+
+@pytest.fixture
+def verdicts(findings):
+    def judge(factory: str, **settings) -> dict[str, str]:
         worst: dict[str, str] = {}
-        for finding in sorted(findings, key=lambda each: registry.VERDICTS.index(each.verdict)):
+        said = findings(factory, **settings)
+        for finding in sorted(said, key=lambda each: registry.VERDICTS.index(each.verdict)):
             worst[finding.entry] = finding.verdict
         return worst
 
@@ -129,10 +137,30 @@ def test_constants_are_those_of_training(verdicts, kind, bugs):
         ("Numbered", {"first": 0}, "not decidable"),
         ("Recordings", {"shared": False}, "pass"),
         ("Recordings", {"shared": True}, "fail"),
+        *(("Speakers", {"first": first}, verdict) for first, verdict in ((4, "pass"), (3, "fail"))),
+        ("Speakers", {"first": 8}, "not applicable"),
     ],
 )
 def test_splits(verdicts, factory, args, verdict):
     assert verdicts(factory, val=True, **args)["splits"] == verdict
+
+
+@pytest.mark.parametrize(("kind", "name"), [("all", "train + val"), ("val", "val")])
+def test_the_split_that_constants_were_fitted_on_is_named(findings, kind, name):
+    [fail] = [each for each in findings("Tables", val=True, kind=kind) if each.verdict == "fail"]
+    assert f"constants of {name}: its mean is" in fail.cause
+    means = fail.evidence["means"]
+    assert means[name] == min(means.values()) < 0.005 < means["train"]
+    assert max(means, key=means.get) == ("val" if kind == "all" else "train")
+
+
+def test_a_shared_sample_is_named_by_its_number_in_each_loader(findings):
+    said = findings("Parts", val=True, kind="subset", first=195)
+    [fail] = [each for each in said if each.entry == "splits" and "by index" in each.cause]
+    # The first of validation is the 195th row, which training has there.
+    assert fail.cause == "5 of validation are in training, by index: sample 0 is 195 there"
+    pairs = [(example["val"], example["train"]) for example in fail.evidence["examples"]]
+    assert sorted(pairs) == [(at, 195 + at) for at in range(5)]
 
 
 def test_one_file_in_both_splits_is_noticed(verdicts, root):

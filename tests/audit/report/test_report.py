@@ -70,6 +70,10 @@ def test_an_entry_without_a_finding_is_no_pass_and_a_wrong_name_is_refused():
         *(({"DP1": "not decidable"}, LOOK, False, 0), ({"DP1": "not decidable"}, LOOK, True, 1)),
         *(({"DP9": "fail"}, LOOK, True, 0), ({"DP1": "fail", "end": "fail"}, LOOK, False, 3)),
         *(({"DP1": "fail"}, Result("raised", [{}], {}, 0.1), False, 2), ({}, HUNG, False, 3)),
+        *(
+            ({"DP1": "pass"}, Result(status, [{}], {}, 0.1), False, 3)
+            for status in ("died", "memory", "late")
+        ),
     ],
 )
 def test_exit_codes(verdicts, look, strict, code):

@@ -70,7 +70,9 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
         ("plain_list", {"ranks": 1}, ["ok", "ok"], ""),
         ("good", {"start_method": "spawn", "ranks": 1}, ["ok", "ok"], ""),
         ("Unmeasured", {"ranks": 1}, ["ok", "ok"], ""),
-        ("sleeping", {"timeout": 6}, ["ok", "hung"], "no end after 3 s"),
+        ("sleeping", {"timeout": 12}, ["ok", "hung"], "no end after 6 s"),
+        ("sluggish", {"timeout": 16}, ["ok", "late"], "not done after 8 s"),
+        ("computing", {"timeout": 6, "ranks": 1}, ["late", "skipped"], "not done after 3 s"),
         ("greedy", {"memory_mb": 1000}, ["memory", "skipped"], "more than 1.0 GiB"),
         ("vanishing", {}, ["ok", "died"], "ended with code 3"),
         ("missing", {}, ["ok", "raised"], "1"),
@@ -92,9 +94,9 @@ def test_a_loader_ends_in_time_and_leaves_nothing(guard, place, name, options, e
 @pytest.mark.parametrize(
     ("name", "timeout", "status", "words"),
     [
-        ("sleeping", 6, "hung", ["plain.py", "in __getitem__"]),
+        ("sleeping", 10, "hung", ["plain.py", "in __getitem__"]),
         ("stopped", 8, "hung", ["plain.py", "in stopped"]),
-        ("unsendable", 8, "hung", ["a batch cannot be sent", "Can't pickle local object"]),
+        ("unsendable", 10, "hung", ["a batch cannot be sent", "Can't pickle local object"]),
         ("crashing", 6, "died", ["plain.py", "in __getitem__"]),
     ],
 )
@@ -102,6 +104,11 @@ def test_the_place_where_a_loader_hangs_or_dies_is_named(guard, name, timeout, s
     seen, error = statuses(guard, name, timeout=timeout, ranks=1)
     assert status in seen
     assert all(word in error["where"] for word in words)
+
+
+def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
+    results = guard.audit(Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"])
+    assert results["values"].status == "late"
 
 
 def test_the_callers_seeds_stay():

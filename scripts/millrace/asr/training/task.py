@@ -31,7 +31,7 @@ from millrace.common.cli import log
 from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
-from millrace.common.loading.task_loader import TaskLoader
+from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.machine import memory as memory_meter
 from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange
@@ -281,7 +281,23 @@ def audited(bucket_dir: str, **given: Any) -> TaskLoader:
     task = AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given}))
     with torch.device("meta"):
         task.build_model()
-    return TaskLoader(task)
+    return TaskLoader(task, names=lambda: _sample_ids(task.table))
+
+
+def audited_validation(bucket_dir: str, **given: Any) -> HeldOut:
+    """The samples that such a run is evaluated on."""
+    table = AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})).held_out("dev")
+    return HeldOut(lambda: _sample_ids(table) if table else ())
+
+
+def audited_model(bucket_dir: str, **given: Any) -> TaskModel:
+    """The model of such a run."""
+    return TaskModel(AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})))
+
+
+def _sample_ids(table: RowTable) -> Iterator[str]:
+    for at in range(0, len(table), 1000):
+        yield from (str(row.sample_id) for row in table.rows(range(at, min(at + 1000, len(table)))))
 
 
 def _digest_of_texts(digest: Any, texts: Iterable[str]) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 
 from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 NO_BATCH = "no batch could be made in one process"
 SMALL = 512  # bytes a sample that allocators may account for
+FEWEST = 8  # measurements that show a growth
 MEANT = re.compile("max|limit|per|epoch|steps")
 
 
@@ -173,9 +176,11 @@ def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
         yield Finding("DP8", "fail", f"{where} raises {_told(raised)}", shown)
     elif "shapes" in one:
         yield Finding("DP8", "pass", f"the model takes {where}", shown)
+    elif one.get("norms") == []:
+        yield Finding("DP8", "pass", f"{where}, and the model has no batch norm", shown)
     else:
         cause = f"{where}: BatchNorm with one value a channel would raise"
-        cause += f"; {one['unknown']}" if one else ""
+        cause += f"; {one['unknown']}" if "unknown" in one else ""
         yield Finding("DP8", "not decidable", cause, shown, needs="the model: --model module:factory")
 
 
@@ -184,33 +189,71 @@ def memory(seen: Seen) -> Iterator[Finding]:
     if not (new := seen.get("new")):
         yield Finding("DP9", "not applicable", "no sample was read" if seen else NO_LOADER)
         return
-    grown, copied = _slope(new, 2), -_slope(new, 3)
-    size, workers, ranks, limit = seen["samples"], max(1, seen["workers"]), seen["ranks"], seen["machine"]
+    most, size, limit = seen["most"], seen["samples"], seen["machine"]
+    grown, stops = _growth(new, most)
+    copied = -_slope(new, 3)
     shown = {"bytes_per_new_sample": round(grown), "private": new[-1][1], "read": sum(n for n, *_ in new)}
-    shown |= {"samples": size, "workers": workers, "ranks": ranks, "memory": limit}
+    shown |= {"samples": size, "workers": max(1, seen["workers"]), "ranks": seen["ranks"], "memory": limit}
     verdict, cause, needs = "pass", f"a worker grows by {grown:.0f} bytes per new sample", ""
     if grown < SMALL:
         cause = "no growth with new samples"
     elif size is None:
         verdict, needs = "not decidable", "the number of samples: __len__"
     else:
-        entries = min(size, seen["most"] or size)
-        factor, why = workers * ranks, f"{workers} workers x {ranks} ranks"
-        # Workers that end with the epoch have together read each sample once a rank, or once if ranks share.
-        if not seen["persistent"] and not seen["most"]:
-            factor = 1 if seen["split"] else ranks
-            shared = "ranks and" if factor == 1 else f"{ranks} ranks, whose"
-            why = f"{shared} workers share the samples and end with the epoch"
+        entries = min(size, most) if stops and most else size
+        factor, why = _factor(seen, bool(stops))
         total = grown * entries * factor
         cause += f": {_mib(total)} for {entries} samples x {factor} ({why}), of {_mib(limit)}"
         shown |= {"factor": factor, "extrapolated": round(total)}
-        if total > limit and seen["most"] == 0:
-            verdict, needs = "not decidable", "the most entries that its cache takes"
-        elif total > limit:
-            verdict = "fail"
+        verdict, needs = _enough(total, limit, grown * min(size, most or 0) * factor, most, stops)
     if copied > SMALL and (size or 0) > 10_000:
         cause += f"; copy-on-write of Python lists: {copied:.0f} bytes a sample, at most what they hold"
     yield Finding("DP9", verdict, cause, shown, needs=needs)
+
+
+def _enough(
+    total: float, limit: float, at_bound: float, most: int | None, stops: bool | None
+) -> tuple[str, str]:
+    """The verdict on so many bytes, and what would decide; `at_bound`: if the growth ended at `most`."""
+    if total <= limit:
+        return "pass", ""
+    if stops is not None or at_bound > limit:
+        return "fail", ""
+    if most:
+        return "not decidable", f"whether the growth ends after {most} samples: a longer --timeout"
+    return "not decidable", "the most entries that its cache takes"
+
+
+def _factor(seen: Seen, stops: bool) -> tuple[int, str]:
+    """How many copies of the growth there are, and why."""
+    workers, ranks = max(1, seen["workers"]), seen["ranks"]
+    # Workers that end with the epoch have together read each sample once a rank, or once if ranks share.
+    if seen["persistent"] or stops:
+        return workers * ranks, f"{workers} workers x {ranks} ranks"
+    factor = 1 if seen["split"] else ranks
+    shared = "ranks and" if factor == 1 else f"{ranks} ranks, whose"
+    return factor, f"{shared} workers share the samples and end with the epoch"
+
+
+def _growth(new: list[list[int]], most: int | None) -> tuple[float, bool | None]:
+    """Bytes per new sample, and whether the growth ends after the `most` entries that the source speaks of.
+
+    Only what was measured says so: None if too few samples were read.
+    """
+    grown = _slope(new, 2)
+    if most is None:
+        return grown, False
+    counts = list(accumulate(size for size, *_ in new))
+    first = bisect_right(counts, most)
+    before, after = new[: first + 1], new[first:]
+    if most == 0 or len(after) < FEWEST:
+        return grown, None
+
+    # Allocators settle for a while after a cache is full.
+    full, beyond = _slope(before, 2), _slope(after, 2)
+    if beyond < max(SMALL, full / 3):
+        return full, True
+    return beyond, False
 
 
 def _slope(rows: list[list[int]], column: int) -> float:

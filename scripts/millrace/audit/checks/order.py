@@ -1,14 +1,14 @@
-"""The order of epochs, what a restored state goes on with, and how a loader ends."""
+"""The order of epochs, and how a loader ends."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from millrace.audit.checks.randomness import EXAMPLES, NEED_ID, content_key, plain, samples
+from millrace.audit.checks.randomness import EXAMPLES, NEED_ID, plain, samples
 from millrace.audit.checks.registry import Evidence, Finding, Ranks, Seen, check
+from millrace.audit.checks.shares import order_of
 
 ENDINGS = {
     "raised": "Mend what it raises at the place named",
@@ -36,7 +36,7 @@ def refused_arguments(evidence: Evidence) -> Iterable[Finding]:
 @check("DP14", probes=("epochs", "set_epoch", "loop", "source"))
 def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> Iterable[Finding]:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
-    orders = [[_order(notes, source["stable"]) for notes in rank] for rank in plain(epochs)]
+    orders = [[order_of(notes, source["stable"]) for notes in rank] for rank in plain(epochs)]
     one, other = (orders[0] * 2)[:2]
     say = partial(Finding, "DP14", evidence={"epoch 0": one[:EXAMPLES], "epoch 1": other[:EXAMPLES]})
     parts, flags, by = after[0]["parts"], after[0]["flags"], source["shuffled_by"]
@@ -51,7 +51,7 @@ def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> I
         yield say("fail", cause, fix=fix)
     elif not all(_same(*each[:2]) for each in orders):
         yield say("pass", "epochs 0 and 1 come in different orders")
-    elif parts and not all(_same(*(_order(e, source["stable"]) for e in rank["own"])) for rank in after):
+    elif parts and not all(_same(*(order_of(e, source["stable"]) for e in rank["own"])) for rank in after):
         cause = "the order changes only after set_epoch"
         if calls is None:
             needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
@@ -72,13 +72,6 @@ def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> I
         yield say("not applicable", f"no shuffle: {order} in both epochs (training: shuffle=True)")
 
 
-def _order(notes: list[Seen], stable: list[str]) -> list[Any]:
-    """Indices in order, or else what identifies the samples."""
-    if notes and all(note.get("indices") is not None for note in notes):
-        return [index for note in notes for index in note["indices"]]
-    return [content_key(sample, stable) for note in notes for sample in samples(note)] if stable else []
-
-
 def _same(one: list[Any], other: list[Any]) -> bool:
     return all(a == b for a, b in zip(one, other, strict=False))
 
@@ -97,62 +90,15 @@ def _content(notes: list[Seen]) -> list[Any]:
     return sorted(batches, key=str) if notes and notes[0]["indices"] else batches
 
 
-@check("resume", probes=("resume", "source", "epochs"))
-def restored(resume: Ranks, source: Seen, epochs: Ranks) -> Iterable[Finding]:
-    """After a restart in mid-epoch come the samples that were left, in their order."""
-    stable, names = source["stable"], {}
-    for note in (note for rank in plain(epochs) for notes in rank for note in notes):
-        known = zip(samples(note), note.get("indices") or (), strict=False)
-        names |= {content_key(sample, stable): str(index) for sample, index in known if stable}
-
-    def batches(notes: list[Seen]) -> list[list[str]]:
-        return [[names.get(str(key), str(key)) for key in _order([note], stable)] for note in notes]
-
-    for rank, seen in enumerate(resume):
-        if not seen["how"]:
-            cause = "nothing has a state, unless a dataset of which workers hold copies: StatefulDataLoader"
-            yield Finding("resume", "not applicable", cause)
-            return
-        at, orders, ways = seen["at"], list(map(batches, seen["run"])), list(map(batches, seen["ways"]))
-        left = orders[1][at:]
-        if not any(left):
-            yield Finding("resume", "not decidable", "nothing is left that can be known again", needs=NEED_ID)
-            return
-        if any(
-            came == left if whole else came and _same(came, left)
-            for came, whole in zip(ways, seen["whole"], strict=True)
-        ):
-            continue
-        if not any(ways[-1]) and not seen["whole"][-1]:
-            cause = "the time was over before a batch came after a restart"
-            yield Finding("resume", "not decidable", cause, needs="a longer --timeout")
-            return
-        came = ways[-1]
-        before, rest, new = (Counter(i for ids in each for i in ids) for each in (orders[1][:at], left, came))
-        lists = {"replayed": list((new & before) - rest), "skipped": list(rest - new)}
-        counts = " and ".join(f"{len(ids)} samples {word}" for word, ids in lists.items() if ids)
-        cause = f"restored in mid-epoch 1 by {seen['how']}: {counts or 'the rest in another order'}"
-        fix = "Save the epoch, the batches seen, and the generator's state from before the order was drawn"
-        if came and came != left and _same(came, orders[0][at:]):
-            cause += "; it is the order of epoch 0"
-        elif came and seen["ahead"] and came == left[-len(came) :]:
-            cause += f"; the sampler was {len(left) - len(came)} batches ahead, which workers held"
-            fix = "Count the batches that the loop has seen, not those drawn; or StatefulDataLoader"
-        facts = {"rank": rank, "after batches": at, "expected": left[0], "came": (came or [[]])[0]}
-        facts |= {word: ids[:EXAMPLES] for word, ids in lists.items()}
-        yield Finding("resume", "fail", cause, facts, fix)
-        return
-    yield Finding("resume", "pass", f"by {seen['how']}, after {at} batches of epoch 1")
-
-
 @check("end")
 def ends(evidence: Evidence) -> Iterable[Finding]:
     """What raised, hung, died or took too much memory, with its place."""
     for name in [each for each in ("look", "epochs") if each in evidence]:
         result = evidence[name]
-        # Slow samples, and workers that import for long, are no hang.
-        slow = evidence["look"].seconds * 4 > result.seconds or not result.error.get("where")
-        if result.status in ENDINGS and not (name == "epochs" and result.status == "hung" and slow):
+        if name == "look" and result.status == "late":
+            cause = f"no batch came: {result.error['text']}"
+            yield Finding("end", "not decidable", cause, needs="a longer --timeout, or less data")
+        if result.status in ENDINGS:
             facts = {key: value for key, value in result.error.items() if value}
             cause = f"the loader {result.status}: {result.error.get('text', '')}"
             yield Finding("end", "fail", cause, facts, ENDINGS[result.status])

@@ -320,6 +320,9 @@ def overlap(data: Seen) -> Iterator[Finding]:
     if "shared" not in data:
         yield Finding("splits", "not applicable", "only one split was given", {}, "", "--val-loader")
         return
+    if data["train"]["read"] and not data["val"]["read"] and data["val"]["complete"]:
+        yield Finding("splits", "not applicable", "the split of evaluation has no samples")
+        return
     shared = {kind: each for kind, each in data["shared"].items() if each["count"]}
     sure = {kind for kind in shared if kind in ("file", "index") or kind.startswith(("content", "rec"))}
     for kind in sorted(sure):

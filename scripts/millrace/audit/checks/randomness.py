@@ -8,12 +8,18 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+from millrace.audit.checks import shares
 from millrace.audit.checks.registry import Finding, Ranks, Seen, check
+from millrace.audit.checks.shares import Dataset, Epoch, Shares
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal
 EXAMPLES = 8  # ids that a finding names
 AXES = {"workers": 2, "epochs": 1, "ranks": 0}  # of a place: rank, epoch, worker
-GLOBALS = {"torch": "torch's global state", "python": "Python's random", "numpy": "NumPy's global state"}
+GLOBALS = {
+    "torch": "torch's global state",
+    "python": "Python's random",
+    "numpy": "NumPy's global state",
+}
 NEED_ID = "a field that is the same whenever a sample is read: yield an id"
 SEEDED = {
     "workers": "worker_init_fn: no constant in torch.manual_seed or np.random.seed (torch seeds each worker)",
@@ -119,76 +125,104 @@ def _same(one: list[dict], other: list[dict]) -> Seen | None:
 @check("DP2", probes=("look", "epochs", "source"))
 def duplicates(look: Seen, epochs: Ranks, source: Seen) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
-    ranks = [rank["plain"][0] for rank in epochs]
-    stable, notes = source["stable"], [note for epoch in ranks for note in epoch["notes"]]
-    keys = [content_key(each, stable) for each in source["samples"]] if stable else []
-    rows = {key: str(row) for row, key in enumerate(keys)} if len(set(keys)) == len(keys) else {}
-    maps = all(note.get("indices") is not None for note in notes)
-    # Contents that all differ say more than indices, which may mean other samples on another rank.
-    by_index = maps and not (rows and source["complete"]) and _one_meaning(notes, stable)
-    # Ids by the loader's sample_ids, and objects that a sampler hands out (cuts), are known by themselves.
-    names = [each for note in notes for each in note.get("indices") or ()]
-    by_index |= bool(names) and maps and all(isinstance(each, str) for each in names)
-    # Where the dataset is asked for whole batches, no sample is seen by itself.
-    by_index |= maps and any(len(note["indices"]) != len(samples(note)) for note in notes)
-    if not keys and not by_index:
-        yield Finding("DP2", "not decidable", "no field of a sample is the same in two passes", needs=NEED_ID)
+    first_epochs = [Epoch.parse(rank["plain"][0]) for rank in epochs]
+    dataset = Dataset.parse(source)
+    shared = shares.count(first_epochs, dataset)
+    if shared is None:
+        cause = "no field of a sample is the same in two passes"
+        yield Finding("DP2", "not decidable", cause, needs=NEED_ID)
         return
-    streams: dict[tuple[int, int | None], list[str]] = defaultdict(list)
-    for rank, epoch in enumerate(ranks):
-        for note in epoch["notes"]:
-            ids = note["indices"] if by_index else [content_key(each, stable) for each in samples(note)]
-            streams[rank, note["worker"]] += [rows.get(each, each) for each in map(str, ids)]
-    own = [[Counter(ids) for (r, _), ids in streams.items() if r == rank] for rank in range(len(ranks))]
-    sums = [sum(each, Counter()) for each in own]
-    total, workers = sum(sums, Counter()), max(1, *map(len, own))
-    whole = Counter(total.keys()) if by_index else Counter(rows.get(key, key) for key in keys)
-    facts = {"samples": total.total(), "distinct": len(total), "in the dataset": whole.total()}
-    if maps and any(each - whole for each in sums):
+
+    facts = {
+        "samples": shared.total.total(),
+        "distinct": len(shared.total),
+        "in the dataset": shared.held.total(),
+    }
+    if shared.draws_with_replacement():
         yield Finding("DP2", "pass", "the sampler draws with replacement", facts)
         return
-    complete = by_index or source["complete"]
-    # What makes ranks even is no duplicate: samplers fill up to a batch on each rank.
-    sizes = (len(note["indices"] if by_index else samples(note)) for note in notes)
-    most = len(ranks) * (1 if maps else workers) * max(sizes, default=1)
-    spare = -len(whole) % most if maps else most - 1
-    extra = {"workers": Counter(), "ranks": sum((each & whole for each in sums), Counter()) - whole}
-    for each, parts in zip(sums, own, strict=True):
-        again = {key: n for key, n in (each - whole).items() if sum(key in part for part in parts) > 1}
-        extra["workers"] |= Counter(again)
-    failed, shape = False, {"ranks": len(ranks), "workers": workers}
-    for axis, kind in ((1, "workers"), (0, "ranks")):
-        pairs = [(streams[a], streams[b]) for a, b in _neighbours(streams, axis)]
-        same = any(a == b and len(set(a)) >= EXAMPLES for a, b in pairs)
-        if not (extra[kind].total() > max(0, min(spare, whole.total() - 1)) if complete else same):
-            continue
-        failed, again, factor = True, extra[kind] or total, shape[kind]
-        cause = f"{len(again)} samples come on several of {factor} {kind}, up to {factor} times an epoch"
-        fix = f"In __iter__ yield sample i if i % {len(ranks) * workers} == rank * {workers} + worker_id, "
-        fix += "that is i % (world_size * num_workers) == rank * num_workers + worker_id"
-        if kind == "ranks":
-            fix += "; Hugging Face datasets: split_dataset_by_node(dataset, rank, world_size)"
-        if maps:
-            fix = "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
-        finding = Finding("DP2", "fail", cause, {"ids": list(again)[:EXAMPLES], **shape}, fix)
-        if maps and source["frameworks"]:
-            needs = f"the loader as {' or '.join(source['frameworks'])} hands it to the loop"
-            finding = replace(finding, verdict="not decidable", fix="", needs=needs)
-        yield _if_together(finding, kind, look)
-    read = bool(notes) and source["all_drawn"] and all(epoch["ended"] for epoch in ranks)
-    lost = whole - total if read else Counter()
-    if failed:
-        return
-    if not complete:
-        cause = f"no end in {len(keys)} samples, and no two places give the same ones in the same order"
+
+    findings = []
+    for kind in ("workers", "ranks"):
+        finding = _repeated(kind, shared, dataset)
+        if finding:
+            findings.append(_if_together(finding, kind, look))
+    if not findings:
+        findings.append(_shared_out(shared, first_epochs, dataset, facts))
+    yield from findings
+
+
+def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
+    """A finding if several workers of a rank, or several ranks, give the same samples."""
+    repeats = shared.repeated_by_workers() if kind == "workers" else shared.repeated_by_ranks()
+    if shared.complete:
+        is_repeated = repeats.total() > shared.filling
+    else:  # of a stream without an end only equal beginnings say that it is not shared out
+        is_repeated = _begin_alike(shared, axis=1 if kind == "workers" else 0)
+    if not is_repeated:
+        return None
+
+    repeats = repeats or shared.total
+    # Of each name so many as the dataset holds: more are further repeats of the same samples.
+    count = sum(min(extra, shared.held[name] or extra) for name, extra in repeats.items())
+    shape = {"ranks": shared.ranks, "workers": shared.workers}
+    factor = shape[kind]
+    cause = f"{count} samples come on several of {factor} {kind}, up to {factor} times an epoch"
+    evidence = {"ids": list(repeats)[:EXAMPLES], **shape}
+    if shared.from_sampler and dataset.frameworks:
+        needs = f"the loader as {' or '.join(dataset.frameworks)} hands it to the loop"
+        return Finding("DP2", "not decidable", cause, evidence, needs=needs)
+    return Finding("DP2", "fail", cause, evidence, _how_to_share_out(kind, shared))
+
+
+def _begin_alike(shared: Shares, axis: int) -> bool:
+    """Whether two places that differ in this axis only give the same samples in the same order."""
+    pairs = [(shared.streams[a], shared.streams[b]) for a, b in _neighbours(shared.streams, axis)]
+    return any(ours == theirs and len(set(ours)) >= EXAMPLES for ours, theirs in pairs)
+
+
+def _how_to_share_out(kind: str, shared: Shares) -> str:
+    if shared.from_sampler:
+        return "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
+    ranks, workers = shared.ranks, shared.workers
+    fix = (
+        f"In __iter__ yield sample i if i % {ranks * workers} == rank * {workers} + worker_id, "
+        "that is i % (world_size * num_workers) == rank * num_workers + worker_id"
+    )
+    if kind == "ranks":
+        fix += "; Hugging Face datasets: split_dataset_by_node(dataset, rank, world_size)"
+    return fix
+
+
+def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset, facts: dict[str, int]) -> Finding:
+    """The finding where nothing repeats: all samples came, or some came nowhere."""
+    if not shared.complete:
+        cause = (
+            f"no end in {len(dataset.samples)} samples, "
+            "and no two places give the same ones in the same order"
+        )
         needs = "a stream that ends: fewer shards, by --arg"
-        yield Finding("DP2", "not decidable", cause, facts, needs=needs)
-    elif lost.total() >= most:
-        cause = f"{lost.total()} of {whole.total()} samples come nowhere: they are shared out twice"
+        return Finding("DP2", "not decidable", cause, facts, needs=needs)
+
+    unknown = shared.unknown()
+    if unknown:
+        cause = (
+            f"{unknown.total()} of {shared.total.total()} samples are none that the dataset gives by itself"
+        )
+        needs = "batches that are samples, stacked along the first dimension; or sample_ids(batch)"
+        return Finding("DP2", "not decidable", cause, facts, needs=needs)
+
+    anything_read = any(epoch.batches for epoch in epochs)
+    read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)
+    lost = shared.lost() if read_to_the_end else Counter()
+    # Less than one step may be dropped (drop_last), to give all ranks full batches.
+    if lost.total() >= shared.one_step:
+        cause = f"{lost.total()} of {shared.held.total()} samples come nowhere: they are shared out twice"
         fix = "Share out over ranks in one place, the dataset or its sampler; over workers in __iter__ only"
-        yield Finding("DP2", "fail", cause, {**facts, "lost": list(lost)[:EXAMPLES]}, fix)
-    else:
-        yield Finding("DP2", "pass", f"{len(ranks)} ranks and {workers} workers share out the samples", facts)
+        return Finding("DP2", "fail", cause, {**facts, "lost": list(lost)[:EXAMPLES]}, fix)
+
+    cause = f"{shared.ranks} ranks and {shared.workers} workers share out the samples"
+    return Finding("DP2", "pass", cause, facts)
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
@@ -199,20 +233,8 @@ def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
     return replace(finding, verdict="not decidable", fix="", needs=needs)
 
 
-def _one_meaning(notes: list[Seen], stable: list[str]) -> bool:
-    """Whether each index names one sample on all ranks; if contents cannot tell, whether it comes once."""
-    rows = [(i, s) for note in notes for i, s in zip(note["indices"], samples(note), strict=False)]
-    pairs = [(str(index), content_key(sample, stable)) for index, sample in rows]
-    return len(set(pairs) if stable else pairs) == len({index for index, _ in pairs})
-
-
 def samples(note: Seen) -> list[dict[str, str]]:
     return note.get("samples") or [{"": note["batch"]}]
-
-
-def content_key(sample: dict[str, str], stable: list[str]) -> str:
-    """What identifies a sample: the whole, or else its fields that are not random."""
-    return sample[""] if "" in stable else " ".join(sample.get(name, "") for name in stable)
 
 
 @check("DP3", probes=("epochs", "loop"))

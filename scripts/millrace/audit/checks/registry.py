@@ -11,7 +11,7 @@ from millrace.audit.runner.registry import PROBES, Result
 
 # From the best to the worst: an entry's verdict is the worst of its findings.
 VERDICTS = ("not applicable", "pass", "not decidable", "fail")
-FAMILIES = ("randomness", "contract", "preprocessing", "order")
+FAMILIES = ("randomness", "contract", "preprocessing", "order", "restart")
 
 
 @dataclass(frozen=True)

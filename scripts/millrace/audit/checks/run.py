@@ -9,15 +9,21 @@ from millrace.audit.checks import registry
 from millrace.audit.checks.registry import Finding
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.registry import Result
-from millrace.audit.runner.target import Options
+from millrace.audit.runner.target import Options, WrongName
 
 
 def audit(
     options: Options, only: Iterable[str] = (), guard: Guard | None = None
 ) -> tuple[dict[str, Result], list[Finding]]:
-    """Run the loader and judge it; `only`: entries; `guard`: one that is open, for many audits in a row."""
+    """Run the loader and judge it; `only`: entries; `guard`: one that is open, for many audits in a row.
+
+    Raises MillraceError if a name leads nowhere, or torch cannot be imported: nothing is said of the loader.
+    """
     checks = registry.load(only)
     needed = {"look", *(name for each in checks for name in each.probes)}
     with ExitStack() as stack:
         results = (guard or stack.enter_context(Guard())).audit(options, sorted(needed))
+    error = results["look"].error
+    if error.get("type") == WrongName.__name__:
+        raise WrongName(error["text"])
     return results, registry.judge(results, checks)

@@ -8,6 +8,7 @@ import inspect
 import random
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.look import length
+from millrace.audit.runner import trace
 from millrace.audit.runner.digest import fields
 from millrace.audit.runner.tap import Tap, index_list, reseed
 from millrace.audit.runner.target import Options, Rank, Target
@@ -175,7 +177,8 @@ def _samples(tap: Tap, rows: int | None) -> Iterator[dict[str, str]]:
         yield from map(fields, tap.original.dataset)
     else:
         tap.run()
-        yield from ({"": note["batch"]} for note in tap.notes(len(tap.ended) - 1))
+        for note in tap.notes(len(tap.ended) - 1):
+            yield from note.get("samples") or [{"": note["batch"]}]
 
 
 def _shuffles() -> Counter[str]:
@@ -192,10 +195,11 @@ def _shuffles() -> Counter[str]:
 
 def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with equal seeds.
+    `next`: what comes after a restart from the state of when epoch 0 had ended; None if there was no time.
 
     `how`: the part that has the state, or "" if none has one. `ahead`: workers draw before the loop sees.
-    `whole`: of each way, whether epoch 1 was read to its end both times, and not until the time was over.
     """
+    began = time.monotonic()
     tap = _started(target, options, rank)
     how = next((place for place, part in parts(tap).items() if _stateful(part)), "")
     if tap.core is not None and _accelerates(tap.view) and not _stateful(tap.core):
@@ -210,25 +214,58 @@ def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     for step, _ in enumerate(tap.epoch(), start=1):
         if step == at and how != SKIPS:
             state = copy.deepcopy(parts(tap)[how].state_dict())
-    run, ended, whole = [tap.notes(0), tap.notes(1)], tap.ended[1], []
+    run, ended = [tap.notes(0), tap.notes(1)], tap.ended
     tap.close()
+    told = bool(parts(tap, "set_epoch"))
     # Loops differ in whether they call set_epoch after a restart: a state may rely on either.
-    ways = []
-    for way in ("", "set_epoch"):
+    ways = [False, True] if told else [False]
+    seen = {"how": how, "at": at, "run": run, "ended": ended, "ahead": bool(workers), "next": None}
+    seen["ways"] = [_restored(target, options, rank, how, (state, at), way) for way in ways]
+    if how != SKIPS and rank.all_agree(ended[0] and rank.left() > time.monotonic() - began):
         tap = _started(target, options, rank)
-        if way and not parts(tap, way):
-            continue
+        tell_epoch(tap, 0)
+        tap.run()
+        state = copy.deepcopy(parts(tap)[how].state_dict())
+        tap.close()
+        # A loader that is told no epoch may give the rest of epoch 0 first, which is empty.
+        seen["next"] = _restored(target, options, rank, how, (state, 0), told, passes=1 if told else 2)
+    return seen
+
+
+def _restored(
+    target: Target,
+    options: Options,
+    rank: Rank,
+    how: str,
+    place: tuple[Any, int],
+    told: bool,
+    passes: int = 1,
+) -> dict[str, Any]:
+    """What a loader gives after a restart from a state, or after so many batches that accelerate skips.
+
+    `told`: set_epoch(1) was called. `passes`: notes of each. `ended`: whether each was read to its end.
+    `raised`: what the restart raised.
+    """
+    state, at = place
+    tap = _started(target, options, rank)
+    seen: dict[str, Any] = {"told": told, "raised": None}
+    try:
         if how != SKIPS:
             parts(tap)[how].load_state_dict(copy.deepcopy(state))
-        if way:
+        if told:
             tell_epoch(tap, 1)
         if how == SKIPS:
             tap.view = sys.modules["accelerate"].skip_first_batches(tap.view, at)
-        tap.run()
-        ways.append(tap.notes(0))
-        whole.append(ended and tap.ended[0])
-        tap.close()
-    return {"how": how, "at": at, "run": run, "ways": ways, "ahead": bool(workers), "whole": whole}
+        for _ in range(passes):
+            tap.run()
+    except Exception as error:
+        if (
+            how == SKIPS
+        ):  # accelerate makes another loader of the one that is listened to: it may be our error
+            raise
+        seen["raised"] = trace.described(error)
+    tap.close()
+    return {**seen, "passes": [tap.notes(number) for number in range(len(tap.ended))], "ended": tap.ended}
 
 
 def _started(target: Target, options: Options, rank: Rank) -> Tap:

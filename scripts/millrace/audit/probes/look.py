@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from typing import Any
 
 import torch
@@ -17,14 +18,17 @@ from millrace.audit.runner.target import Options, Rank, Target, locate
 def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """Read a batch without workers; what it raises is for other probes to find out.
 
-    `imported`: modules of installed libraries, and variables that were set for them.
+    `imported`: modules of installed libraries, and variables that were set for them. `batch_seconds`: what
+    the batch took, once the loader was made.
     """
     before = dict(os.environ)
     for name in filter(None, (options.val_loader, options.model, options.loop)):
         locate(name)  # a name that is misspelt is an error, no missing verdict
     tap = Tap(target.loader(), rank, workers=0, max_batches=1)
+    began = time.monotonic()
     with contextlib.suppress(Exception):
         tap.run()
+    seconds = time.monotonic() - began
     core = tap.original
     methods = getattr(core, "multiprocessing_context", None) or torch.multiprocessing
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
@@ -37,6 +41,7 @@ def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         "torch": torch.__version__,
         "start_method": methods.get_start_method(),
         "together": options.together,
+        "batch_seconds": seconds,
         "imported": {"libraries": libraries, "environment": changed},
         "iterable": core is not None and isinstance(core.dataset, IterableDataset),
     }

@@ -20,7 +20,9 @@ from millrace.audit.runner.walk import walk
 from millrace.common.machine.memory import host_memory
 
 CHUNK, MOST, GROWN, SECONDS = 8, 4096, 512 * 2**20, 3.0
-# How classes bound a cache: they compare its length with a number, or remove entries.
+FURTHEST = 20_000  # samples, to see whether growth ends at a bound
+# How classes may bound a cache: they compare its length with a number, or remove entries. It says how many
+# samples are to be read, and nothing else: a line that prints looks the same.
 BOUND = re.compile(
     r"len\(\w+\.\w+\)\s*[<>]=?\s*(?:\w+\.(\w+)|(\d+))|popitem|popleft|\.pop\(next|del self|maxlen"
 )
@@ -33,21 +35,23 @@ def memory(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         return {}
     reseed(options.seed)
     data, new, until = loader.dataset, [], time.monotonic() + min(SECONDS, rank.left() / 4)
+    most = bound(data)
+    read = min(max(MOST, 2 * (most or 0)), FURTHEST)
     how = {"num_workers": 1, "collate_fn": measure, "worker_init_fn": loader.worker_init_fn}
     how["multiprocessing_context"] = loader.multiprocessing_context or "fork"
     if isinstance(data, IterableDataset):
         how["batch_size"] = CHUNK
     else:
-        order = list(islice(loader.sampler, MOST))
-        step = max(1, min(CHUNK, len(order) // 24))
+        order = list(islice(loader.sampler, read))
+        step = max(1, min(CHUNK, len(order) // 24), 2 * (most or 0) // 64)
         how["batch_sampler"] = [order[start : start + step] for start in range(0, len(order), step)]
-    for measured in islice(DataLoader(data, **how), MOST // CHUNK):
+    for measured in islice(DataLoader(data, **how), read // CHUNK):
         new.append(measured)
         if time.monotonic() > until or new[-1][1] - new[0][1] > GROWN:
             break
     seen = {"samples": length(data), "workers": loader.num_workers, "ranks": options.ranks, "new": new}
     seen |= {"persistent": loader.persistent_workers, "split": hasattr(loader.sampler, "num_replicas")}
-    return seen | {"most": bound(data), "machine": host_memory()}
+    return seen | {"most": most, "machine": host_memory()}
 
 
 def measure(samples: list[Any]) -> list[int]:
@@ -60,7 +64,7 @@ def measure(samples: list[Any]) -> list[int]:
 
 
 def bound(data: Any) -> int | None:
-    """The most entries that a data set's caches may have; None: without a bound; 0: with an unknown one."""
+    """The most entries that the source of a data set speaks of; None: of no bound; 0: of an unknown one."""
     most: list[int] = []
     for each in {type(each): each for _, each in walk(data)}.values():
         if type(each).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):

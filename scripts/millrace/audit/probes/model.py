@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import IterableDataset
 
 from millrace.audit.probes.look import length
@@ -21,7 +23,10 @@ STEPS, SECONDS, RATE = 100, 6.0, 1e-3
 
 
 def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """`one`: how the model takes a batch of one; `overfit`: the loss before and after steps on a batch."""
+    """`one`: how the model takes a batch of one; `overfit`: the loss before and after steps on a batch.
+
+    A model without weights (on the device meta) takes shapes alone, and learns nothing.
+    """
     loaders = {"train": target.loader(), "val": target.val_loader()}
     seen = {name: _edges(loader, rank, options.ranks) for name, loader in loaders.items()}
     network = target.model()
@@ -33,19 +38,41 @@ def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     network.train()
     for each in frozen:
         each.eval()
+    norms = [name for name, each in network.named_modules() if isinstance(each, _BatchNorm)]
     if (call := _call(network, whole)) is None:
-        return seen | {"one": {"unknown": "no way to call the model with a batch was found"}}
-    if core is not None and core.batch_sampler is not None:
-        data, stream = core.dataset, isinstance(core.dataset, IterableDataset)
-        sample = next(iter(data)) if stream else data[next(iter(next(iter(core.batch_sampler))))]
-        alone = core.collate_fn([sample])
-        seen["one"] = {"shapes": {path: list(each.shape) for path, each in walk_tensors(alone)}}
+        return seen | {"one": {"unknown": "no way to call the model with a batch was found", "norms": norms}}
+    [note] = loader.notes(0)
+    alone = _alone(core, whole, note)
+    if alone is not None:
+        seen["one"] = {
+            "shapes": {path: list(each.shape) for path, each in walk_tensors(alone)},
+            "norms": norms,
+        }
         try:
             call(alone)
         except Exception as error:
             seen["one"]["raised"] = trace.described(error)
+    if any(each.is_meta for each in network.parameters()):
+        return seen
     seen["overfit"] = _overfit(network, call, whole, time.monotonic() + min(SECONDS, rank.left() / 2))
     return seen
+
+
+def _alone(core: Any, whole: Any, note: dict[str, Any]) -> Any:
+    """A batch of one: a sample collated alone, or the first row of a batch that comes whole; None if neither
+    can be made."""
+    if core is not None and core.batch_sampler is not None:
+        data, stream = core.dataset, isinstance(core.dataset, IterableDataset)
+        sample = next(iter(data)) if stream else data[next(iter(next(iter(core.batch_sampler))))]
+        return core.collate_fn([sample])
+    size = batch_size(whole)
+    if note["size"] != size or not hasattr(whole, "__dict__"):
+        return None
+    first = copy.copy(whole)
+    for name, value in vars(whole).items():
+        if hasattr(value, "shape") and len(value.shape) and len(value) == size:
+            object.__setattr__(first, name, value[:1])
+    return first
 
 
 def _edges(loader: Any, rank: Rank, ranks: int) -> dict[str, Any]:

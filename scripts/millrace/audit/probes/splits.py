@@ -58,8 +58,25 @@ def source(data: Any) -> str:
     return ""
 
 
+def by_recording(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
+    """Return what `read` does, of a loader that says which recordings its samples are of."""
+    names: dict[str, str] = {}
+    note: dict[str, Any] = {"read": 0, "complete": True, "marks": {"recording": names}, "unstable": []}
+    for name in loader.recordings():
+        names[str(name)] = str(name)
+        note["read"] += 1
+        if rank.left() < until:
+            note["complete"] = False
+            break
+    if not names:
+        note["marks"] = {}
+    return note
+
+
 def read(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
     """Return {kind: {mark: sample}} of all samples that a loader draws, as far as time allows."""
+    if callable(getattr(loader, "recordings", None)):
+        return by_recording(loader, rank, until)
     data, batches = getattr(loader, "dataset", None), index_batches(loader)
     note: dict[str, Any] = {"read": 0, "complete": True, "marks": {}, "unstable": []}
     rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())

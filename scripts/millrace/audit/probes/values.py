@@ -195,6 +195,8 @@ def values(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     note |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
     unit = any(0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values())
     if unit and (val := target.val_loader()) is not None:
+        if not figures(val, rank, 1, start * 0.1)["fields"]:  # nothing to compare: read nothing
+            return note
         train = figures(target.loader(), rank, None, start * 0.4)
         note["sets"] = {"train": train, "val": figures(val, rank, None, start * 0.1)}
     return note

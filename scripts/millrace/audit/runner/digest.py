@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 DEPTH = 12
+# How default_collate stores a number of a sample, and so a row of the batch.
+NUMBERS = {bool: ("bool", "<?"), int: ("int64", "<q"), float: ("float64", "<d")}
 
 
 def digest(value: Any) -> str:
@@ -25,6 +28,44 @@ def fields(sample: Any) -> dict[str, str]:
     digests = {name: digest(value) for name, value in parts.items()}
     whole = digest(sorted(digests.items())) if parts else digest(sample)
     return {"": whole, **digests}
+
+
+def rows(batch: Any) -> list[dict[str, str]] | None:
+    """Digests of the samples that a batch was stacked from, along the first dimension of all its parts, as
+    `fields` gives them for the samples themselves; None if the batch is not made so."""
+    lengths = set(_lengths(batch, DEPTH))
+    if len(lengths) != 1 or None in lengths:
+        return None
+    return [fields(_row(batch, number)) for number in range(lengths.pop())]
+
+
+def _lengths(part: Any, depth: int) -> Iterator[int | None]:
+    """The first extent of each tensor and list of values in a batch; None for what has none."""
+    if isinstance(part, torch.Tensor):
+        yield len(part) if part.dim() else None
+    elif _is_column(part):
+        yield len(part)
+    elif isinstance(part, (Mapping, list, tuple)) and depth:
+        for _, value in members(part):
+            yield from _lengths(value, depth - 1)
+    else:
+        yield None
+
+
+def _is_column(part: Any) -> bool:
+    """Whether it is a list of one text or number for each sample."""
+    return isinstance(part, (list, tuple)) and all(
+        isinstance(value, (str, bytes, *NUMBERS)) for value in part
+    )
+
+
+def _row(part: Any, number: int) -> Any:
+    if isinstance(part, torch.Tensor) or _is_column(part):
+        return part[number]
+    if isinstance(part, Mapping):
+        return {name: _row(value, number) for name, value in part.items()}
+    values = [_row(value, number) for value in part]
+    return type(part)(*values) if hasattr(part, "_fields") else values
 
 
 def members(value: Any) -> Iterator[tuple[str, Any]]:
@@ -68,18 +109,32 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         if value.layout is torch.strided and value.device.type == "cpu" and value.numel():
             plain = value.detach().resolve_conj().resolve_neg().contiguous()
             state.update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()))
+    elif type(value) in NUMBERS and _is_short(value):
+        # A number is the tensor that default_collate makes of it, an array below too: a batch compares with
+        # the samples it is made of.
+        dtype, layout = NUMBERS[type(value)]
+        state.update(f"tensor torch.{dtype} ()".encode() + struct.pack(layout, value))
     elif isinstance(value, (str, bytes, bool, int, float, complex, type(None))):
         state.update(f"{type(value).__name__} {value!r}".encode())
-    elif hasattr(value, "tobytes"):  # arrays and images: their bytes say more than their attributes
-        shape = getattr(value, "shape", getattr(value, "size", ""))
+    elif hasattr(value, "dtype") and hasattr(value, "tobytes"):
         # A numpy.memmap is an ndarray after pickling: the class does not matter.
-        state.update(f"buffer {getattr(value, 'dtype', getattr(value, 'mode', ''))} {shape}".encode())
+        state.update(f"tensor torch.{value.dtype} {tuple(value.shape)}".encode() + value.tobytes())
+    elif hasattr(value, "tobytes"):  # images: their bytes say more than their attributes
+        size = getattr(value, "shape", getattr(value, "size", ""))
+        state.update(f"buffer {getattr(value, 'mode', '')} {size}".encode())
         state.update(value.tobytes())
     elif isinstance(value, (set, frozenset)):
         state.update(repr(sorted(map(repr, value))).encode())
     elif depth:
-        state.update(f"{type(value).__qualname__} (".encode())
+        # default_collate makes lists of tuples.
+        kind = "list" if type(value) is tuple else type(value).__qualname__
+        state.update(f"{kind} (".encode())
         for name, each in members(value):
             state.update(f"{name}:".encode())
             _feed(state, each, depth - 1)
         state.update(b")")
+
+
+def _is_short(number: float) -> bool:
+    """Whether it fits 64 bits."""
+    return type(number) is not int or -(2**63) <= number < 2**63

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,19 @@ from millrace.audit.runner import linux, trace
 from millrace.audit.runner.registry import PROBES, Probe, Result
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.common import processes
+from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import kernel_bytes
 
 POLL = 0.02
+NO_TORCH = "no torch: "  # begins the only answer of a guard that cannot import it
 LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
 
 
 class Guard:
-    """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look", "epochs"])`."""
+    """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look", "epochs"])`.
+
+    Raises MillraceError if torch cannot be imported.
+    """
 
     def __enter__(self) -> Guard:
         self._scratch = tempfile.mkdtemp(prefix="audit-")
@@ -67,6 +72,9 @@ class Guard:
             self._process.stdin.write(json.dumps({"options": asdict(options), "probes": probes}) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
+        if answer.startswith(NO_TORCH):
+            problem = f"torch cannot be imported: {answer.removeprefix(NO_TORCH).strip()}"
+            raise MillraceError(problem, sys.executable, "Start the audit with the Python that trains")
         if not answer:
             error = {"type": "SystemError", "text": f"the guard ended with code {self._process.wait()}"}
             return {name: Result("died", [], error, 0.0) for name in probes}
@@ -81,8 +89,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import torch.utils.data  # once, for all processes that are forked
-
+    try:
+        import torch.utils.data  # once, for all processes that are forked
+    except (ImportError, OSError) as error:  # OSError: a library that torch loads
+        print(f"{NO_TORCH}{error}", file=answers, flush=True)
+        return
     torch.set_num_threads(1)
     scratch = Path(os.environ["MILLRACE_AUDIT"])
     try:
@@ -115,9 +126,25 @@ def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Resul
         else:
             seconds = min(left, PROBES[name].share * options.timeout)
             results[name] = _Run(PROBES[name], options, scratch, seconds).result()
+            if results[name].status == "hung" and not _stands_still(name, results):
+                text = results[name].error["text"].replace("no end", "not done")
+                results[name] = replace(results[name], status="late", error={"text": text})
         if name == "look" and results[name].status == "ok":
             _import(**results[name].data[0]["imported"])
     return results
+
+
+def _stands_still(name: str, results: dict[str, Result]) -> bool:
+    """Whether the loader hung in a probe whose time was over; else it, or the probe itself, was slow."""
+    seconds, error = results[name].seconds, results[name].error
+    if name == "look":
+        return not error["busy"]
+    if name != "epochs" or not error["where"]:
+        return False
+    # Slow samples, and workers that import for long, are no hang.
+    look = results["look"]
+    slow = look.seconds if error["busy"] else look.data[0]["batch_seconds"]
+    return seconds >= 4 * slow
 
 
 def _import(libraries: list[str], environment: dict[str, str]) -> None:
@@ -227,7 +254,7 @@ class _Run:
 
     def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
         """Where the processes stand that did not end: the workers first, as the others wait for them."""
-        before = self._log(rank)
+        before, busy = self._log(rank), linux.is_busy([pid, *linux.descendants(pid)])
         for each in [*linux.descendants(pid), pid]:
             written, until = len(self._log(rank)), time.monotonic() + 1
             with contextlib.suppress(OSError):
@@ -240,7 +267,7 @@ class _Run:
         if "in _feed" in before:  # multiprocessing prints why a worker's batch cannot be sent, and goes on
             where = f"a batch cannot be sent: {before.splitlines()[-1]}"
         where, text = where or trace.users(frames), f"no end after {self.seconds:.0f} s"
-        return {"text": text, "where": where, "trace": frames[:20], "rank": rank}
+        return {"text": text, "where": where, "trace": frames[:20], "rank": rank, "busy": busy}
 
 
 def _join_group(me: Rank) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from pathlib import Path
 
 from millrace.common import processes
@@ -27,6 +28,21 @@ def anonymous_bytes(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/statm").read_text().split()
         return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def is_busy(pids: list[int], seconds: float = 0.5) -> bool:
+    """Whether these processes compute: more than a tenth of a core."""
+    before = sum(map(_cpu_ticks, pids))
+    time.sleep(seconds)
+    used = (sum(map(_cpu_ticks, pids)) - before) / os.sysconf("SC_CLK_TCK")
+    return used > 0.1 * seconds
+
+
+def _cpu_ticks(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])  # in user and in system mode
     return 0
 
 

@@ -47,8 +47,9 @@ PROBES = {
 
 @dataclass(frozen=True)
 class Result:
-    """How a probe ended: "ok", "raised", "hung", "memory", "died" or "skipped".
+    """How a probe ended: "ok", "raised", "hung", "late", "memory", "died" or "skipped".
 
+    "hung": the loader stood still; "late": the time of the probe was over.
     `data`: what each rank saw. `error`: type, text and where of an exception, or where it hung, or a signal.
     """
 

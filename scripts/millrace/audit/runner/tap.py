@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from millrace.audit.runner.digest import digest, fields, members, walk_tensors
+from millrace.audit.runner.digest import digest, fields, members, rows, walk_tensors
 from millrace.audit.runner.target import Rank
 from millrace.audit.runner.walk import walk
 from millrace.common import processes
@@ -72,6 +72,8 @@ class Tap:
             if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))
                 notes[-1] |= {"indices": ids, "named": True, "size": len(ids)}
+            elif not any(made["batch"] == notes[-1]["batch"] for made in reversed(self.made)):
+                notes[-1]["rows"] = rows(batch)  # nobody has seen its samples before they were collated
             yield batch
             slowest, before = max(slowest, time.monotonic() - before), time.monotonic()
             if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
@@ -160,6 +162,9 @@ class Tap:
                 made = alike.pop(0)
             elif step < len(self.made) and not isinstance(self.core.dataset, IterableDataset):
                 made = self.made[step]  # a wrapper makes other batches of them; indices are dealt in turn
+            stacked = note.pop("rows", None)
+            if stacked and "samples" not in made:
+                made = {**made, "samples": stacked}
             note.update({"worker": None, **made, "batch": note["batch"]})
             if "indices" not in note:
                 note["indices"] = index_list(self.drawn[step] if step < len(self.drawn) else None)

@@ -15,6 +15,10 @@ from typing import Any
 from millrace.common.errors import MillraceError
 
 
+class WrongName(MillraceError):
+    """A name of the command line that leads to no loader, model or loop."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The command line. `workers` None: the loader's own, but at most 2; `start_method` "": its own."""
@@ -56,6 +60,16 @@ class Rank:
 
             torch.distributed.barrier()
 
+    def all_agree(self, yes: bool) -> bool:
+        """Whether all ranks say yes: what one of them did alone might wait for the others."""
+        if self.world == 1:
+            return yes
+        import torch
+
+        votes = torch.tensor(int(yes))
+        torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN)
+        return bool(votes)
+
 
 @dataclass(frozen=True)
 class Target:
@@ -71,19 +85,25 @@ class Target:
         """The loader of --val-loader, or None."""
         if not (name := self.options.val_loader):
             return None
-        thing, args = locate(name), self.options.args
-        if callable(thing):  # it need not take all that the training loader takes
-            taken = inspect.signature(thing).parameters
-            if all(each.kind != each.VAR_KEYWORD for each in taken.values()):
-                args = {name: value for name, value in args.items() if name in taken}
-        return _loader(name, args, "val_dataloader")
+        return _loader(name, self._taken_by(locate(name)), "val_dataloader")
 
     def model(self) -> Any:
         """The torch.nn.Module of --model, or None."""
         if not self.options.model:
             return None
         thing = locate(self.options.model)
-        return thing() if isinstance(thing, type) or not hasattr(thing, "parameters") else thing
+        is_made = hasattr(thing, "parameters") and not isinstance(thing, type)
+        return thing if is_made else thing(**self._taken_by(thing))
+
+    def _taken_by(self, factory: Any) -> dict[str, Any]:
+        """The arguments of --arg that a factory takes: it need not take all that the training loader does."""
+        args = self.options.args
+        if not callable(factory):
+            return args
+        taken = inspect.signature(factory).parameters
+        if any(each.kind == each.VAR_KEYWORD for each in taken.values()):
+            return args
+        return {name: value for name, value in args.items() if name in taken}
 
     def loop(self) -> Callable | None:
         """The function of --loop, which takes the loader and trains with it, or None."""
@@ -115,11 +135,11 @@ def locate(name: str) -> Any:
     """What `package.module:name` or `file.py:name` leads to."""
     place, _, attribute = name.rpartition(":")
     if not (place and attribute):
-        raise MillraceError("is not module:name", name, "Write package.module:factory or file.py:factory")
+        raise WrongName("is not module:name", name, "Write package.module:factory or file.py:factory")
     if place.endswith(".py"):
         path = Path(place).resolve()
         if not path.is_file():
-            raise MillraceError("there is no such file", str(path))
+            raise WrongName("there is no such file", str(path))
         # Workers that are spawned import it by this name, from this folder.
         sys.path.insert(0, str(path.parent))
         place = path.stem
@@ -128,12 +148,12 @@ def locate(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and place.startswith(error.name):
             remedy = "Start the audit where Python finds it, or give the file: file.py:factory"
-            raise MillraceError(f"there is no module {error.name}", name, remedy) from None
+            raise WrongName(f"there is no module {error.name}", name, remedy) from None
         raise
     for part in attribute.split("."):
         if not hasattr(thing, part):
             names = [each for each, value in vars(thing).items() if callable(value) and each[0] != "_"]
-            raise MillraceError(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
+            raise WrongName(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
         thing = getattr(thing, part)
     return thing
 

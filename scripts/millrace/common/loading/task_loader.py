@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import torch
 
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.task import Task
@@ -15,29 +17,36 @@ class TaskLoader:
     `data_loader` is torch's, which runs the workers; the audit puts one that it listens to in its place.
     `ids` gives the ids of a batch's samples (the task's `batch_ids`). After `load_state_dict` the next pass
     goes on where `state_dict` was taken. `epochs`: so many are there now; after the last the first one comes.
+    `names` gives those of the recordings that it reads.
     """
 
-    def __init__(self, task: Task, ids: Callable[[Any], Any] | None = None, epochs: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        ids: Callable[[Any], Any] | None = None,
+        epochs: int = 0,
+        names: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
         self.task, self.ranks = task, Ranks.from_environment()
         loader = task.batch_loader(self.ranks.rank)
         loader.plan, self.data_loader = task.plan(0, self.ranks.world_size), loader.data_loader
-        self._ids, self._epochs = ids or task.batch_ids, epochs
-        # (epoch, step) of this pass and of the next one; copies of this loader share them.
-        self._position = {"now": (0, 0), "next": (0, 0)}
+        self._ids, self._epochs, self.recordings = ids or task.batch_ids, epochs, names
+        # (epoch, step) of this pass, of the next one and of a state; copies of this loader share them.
+        self._position = {"now": (0, 0), "next": (0, 0), "state": (0, 0)}
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if it is already, the step it begins with stays."""
         epoch = self._there(epoch)
         if self._position["next"][0] != epoch:
-            self._position.update(now=(epoch, 0), next=(epoch, 0))
+            self._position.update(now=(epoch, 0), next=(epoch, 0), state=(epoch, 0))
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch, and the step after the last batch that was handed out."""
-        return dict(zip(("epoch", "step"), self._position["now"], strict=True))
+        """The epoch, and the step after the last batch that was handed out; the next epoch after its end."""
+        return dict(zip(("epoch", "step"), self._position["state"], strict=True))
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         place = (state["epoch"], state["step"])
-        self._position.update(now=place, next=place)
+        self._position.update(now=place, next=place, state=place)
 
     def sample_ids(self, batch: Any) -> list:
         """The ids of the samples of a batch; none for one that has no part in the loss."""
@@ -52,8 +61,32 @@ class TaskLoader:
         self.task.batch_loader(self.ranks.rank).data_loader = self.data_loader
         for batch in self.task.loader(epoch, step, self.ranks.rank, self.ranks.world_size):
             step += 1
-            self._position["now"] = (epoch, step)
+            self._position.update(now=(epoch, step), state=(epoch, step))
             yield batch
+        self._position["state"] = self._position["next"]
 
     def _there(self, epoch: int) -> int:
         return epoch % self._epochs if self._epochs else epoch
+
+
+class HeldOut:
+    """A split that no gradient sees, of which only the recordings are looked at: it gives no batches."""
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self.recordings = names
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class TaskModel(torch.nn.Module):
+    """The model of a task as its loop calls it, without weights: it takes shapes and gives shapes."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+        with torch.device("meta"):
+            self.model = task.build_model()
+
+    def training_step(self, batch: Any, step: int) -> torch.Tensor:
+        return self.task.training_step(self.model, batch.to(torch.device("meta")))[0]

@@ -23,7 +23,7 @@ ACCEPTED = "results/audit/{lane}/{run}/accepted.json"
 
 class Audited(NamedTuple):
     """The loader of a run: module:factory with its arguments, the files that say what it reads, and how many
-    ranks and epochs it has."""
+    ranks and epochs it has. Beside the factory stand <factory>_validation and <factory>_model."""
 
     loader: str
     arguments: dict[str, Any]

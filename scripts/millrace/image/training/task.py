@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from millrace.common import jsonl, settings
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
-from millrace.common.loading.task_loader import TaskLoader
+from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.stopping import StopSignals
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.task import Spans, Task
@@ -27,6 +28,7 @@ from millrace.image.models import resnet
 from millrace.image.producer import epochs
 from millrace.image.producer.quality import Spread, expected_spread
 from millrace.image.producer.sentry import Trainer
+from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet, check_classes, validation_folder
 from millrace.image.training.batches import Batch, RecordBatches, normalised
 from millrace.image.training.options import TrainOptions
@@ -236,9 +238,35 @@ class ImageTask(Task):
 
 def audited(records: str, **given: Any) -> TaskLoader:
     """What the audit looks at: epoch 0 of a run with these flags; training makes the others."""
-    task = ImageTask(settings.parsed(TrainOptions, given), Path(records), Path(records))
+    task = _task(records, given)
     task.stop = StopSignals()  # nobody waits for a producer
-    return TaskLoader(task, epochs=1)
+    return TaskLoader(task, epochs=1, names=lambda: _pictures(task, task.train))
+
+
+def audited_validation(records: str, **given: Any) -> HeldOut:
+    """The images that such a run is evaluated on."""
+    task = _task(records, given)
+    return HeldOut(lambda: _pictures(task, task.val))
+
+
+def audited_model(records: str, **given: Any) -> TaskModel:
+    """The model of such a run."""
+    return TaskModel(_task(records, given))
+
+
+def _task(records: str, given: Mapping[str, Any]) -> ImageTask:
+    return ImageTask(settings.parsed(TrainOptions, given), Path(records), Path(records))
+
+
+def _pictures(task: ImageTask, records: RecordSet) -> Iterator[str]:
+    """Digests of stored images; none if train and val store one image in two ways."""
+    if (task.train.layout, task.train.size) != (task.val.layout, task.val.size):
+        return
+    reader = RecordReader(records)
+    for file, entry in enumerate(records.files):
+        for start in range(0, entry.records, 256):
+            for image in reader.read(file, start, 256).images:
+                yield hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()
 
 
 def _answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

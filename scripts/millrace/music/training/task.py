@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
-from millrace.common.loading.task_loader import TaskLoader
+from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
 from millrace.music.models.published import CONFIGURATION, load_published
@@ -241,8 +242,28 @@ def audited(keys: Mapping[str, Any], conf: str = "") -> TaskLoader:
 
     A batch is known by its anchors, which come once an epoch; their versions are drawn.
     """
-    task = VersionTask(configuration.read([f"{key}={value}" for key, value in keys.items()], conf), Path())
-    return TaskLoader(task, ids=lambda batch: batch.ii.chunk(batch.n_per_class)[0])
+    task = _task(keys, conf)
+    names = partial(_recordings, task, "train")
+    return TaskLoader(task, ids=lambda batch: batch.ii.chunk(batch.n_per_class)[0], names=names)
+
+
+def audited_validation(keys: Mapping[str, Any], conf: str = "") -> HeldOut:
+    """The recordings that such a run is evaluated on."""
+    return HeldOut(partial(_recordings, _task(keys, conf), "valid"))
+
+
+def audited_model(keys: Mapping[str, Any], conf: str = "") -> TaskModel:
+    """The model of such a run."""
+    return TaskModel(_task(keys, conf))
+
+
+def _task(keys: Mapping[str, Any], conf: str) -> VersionTask:
+    return VersionTask(configuration.read([f"{key}={value}" for key, value in keys.items()], conf), Path())
+
+
+def _recordings(task: VersionTask, split: str) -> Iterator[str]:
+    tracks = task.features.cliques[split].tracks.tolist()
+    return (task.features.index.id(track) for track in tracks)
 
 
 def _means(prefix: str, parts: list[list[float]]) -> dict[str, float]:

@@ -1,0 +1,210 @@
+"""What a loader goes on with after a restart: in mid-epoch, and from the state of an epoch that has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from millrace.audit.checks.randomness import EXAMPLES, NEED_ID, plain, samples
+from millrace.audit.checks.registry import Finding, Ranks, Seen, check
+from millrace.audit.checks.shares import content_key, order_of
+
+Batches = list[list[str]]  # names of samples, a list for each batch
+
+NO_STATE = "nothing has a state, unless a dataset of which workers hold copies: StatefulDataLoader"
+SAVE = "Save the epoch, the batches seen, and the generator's state from before the order was drawn"
+COUNT = "Count the batches that the loop has seen, not those drawn; or StatefulDataLoader"
+NEW_EPOCH = "Set the position to 0 when an epoch ends, before the state is saved"
+
+
+class Way(NamedTuple):
+    """What came after one restart."""
+
+    told: bool  # set_epoch was called after it
+    passes: list[Batches]
+    ended: list[bool]  # of each pass: False if the time was over before its end
+    error: str  # what the restart raised; "" if nothing
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the time was over before a batch came."""
+        return not self.error and not self.ended[0] and not any(self.came)
+
+    @property
+    def came(self) -> Batches:
+        return self.passes[0] if self.passes else []
+
+
+class Restart(NamedTuple):
+    """One rank's epochs 0 and 1, and what came after restarts."""
+
+    how: str  # the part that has the state
+    at: int  # batches of epoch 1 that came before the state was saved
+    epochs: list[Batches]
+    ended: bool  # epoch 1 was read to its end
+    ahead: bool  # workers draw before the loop sees
+    ways: list[Way]
+    next: Way | None  # from the state that was saved after epoch 0
+
+    @property
+    def left(self) -> Batches:
+        """What must come after a restart in mid-epoch."""
+        return self.epochs[1][self.at :]
+
+    def is_right(self, way: Way) -> bool:
+        """Whether a restart in mid-epoch went on with what was left, as far as both were read."""
+        if way.error or not way.ended:
+            return False
+        if self.ended and way.ended[0]:
+            return way.came == self.left
+        shorter = min(len(way.came), len(self.left))
+        return shorter > 0 and way.came[:shorter] == self.left[:shorter]
+
+
+@check("resume", probes=("resume", "source", "epochs", "loop"))
+def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterable[Finding]:
+    """After a restart in mid-epoch come the samples that were left, in their order; after one between epochs
+    the next epoch."""
+    if any(not seen["how"] for seen in resume):
+        yield Finding("resume", "not applicable", NO_STATE)
+        return
+    restarts = _restarts(resume, source, epochs)
+    findings = [_judged(rank, restart, loop[0]["calls"]) for rank, restart in enumerate(restarts)]
+    findings += [_next_epoch(rank, restart) for rank, restart in enumerate(restarts)]
+    findings = [finding for finding in findings if finding]
+    if findings:
+        yield from findings
+        return
+    first = restarts[0]
+    cause = f"by {first.how}, after {first.at} batches of epoch 1"
+    cause += " and after epoch 0" if first.next else ""
+    yield Finding("resume", "pass", cause)
+
+
+def _restarts(resume: Ranks, source: Seen, epochs: Ranks) -> list[Restart]:
+    """What the probe saw, with the names of samples that the epochs of the loader have."""
+    stable = source["stable"]
+    names = dict(_names(epochs, stable))
+
+    def batches(notes: list[Seen]) -> Batches:
+        return [[names.get(str(key), str(key)) for key in order_of([note], stable)] for note in notes]
+
+    def way(seen: Seen) -> Way:
+        error = seen["raised"]["text"] if seen["raised"] else ""
+        return Way(seen["told"], [batches(notes) for notes in seen["passes"]], seen["ended"], error)
+
+    return [
+        Restart(
+            how=seen["how"],
+            at=seen["at"],
+            epochs=[batches(notes) for notes in seen["run"]],
+            ended=seen["ended"][1],
+            ahead=seen["ahead"],
+            ways=[way(each) for each in seen["ways"]],
+            next=way(seen["next"]) if seen["next"] else None,
+        )
+        for seen in resume
+    ]
+
+
+def _names(epochs: Ranks, stable: list[str]) -> Iterator[tuple[str, str]]:
+    """(content, index) of the samples whose index is known."""
+    for note in (note for rank in plain(epochs) for notes in rank for note in notes):
+        for sample, index in zip(samples(note), note.get("indices") or (), strict=False):
+            if stable:
+                yield content_key(sample, stable), str(index)
+
+
+def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
+    """What is wrong with a restart in mid-epoch; `calls`: of set_epoch by the user's loop, if it is known."""
+    if all(way.error for way in restart.ways):
+        return _raises(rank, restart, restart.ways[0].error)
+    if not any(restart.left):
+        cause = "nothing is left that can be known again"
+        return Finding("resume", "not decidable", cause, needs=NEED_ID)
+
+    is_right = any(map(restart.is_right, restart.ways))
+    if not is_right and any(way.is_unread for way in restart.ways):
+        cause = "the time was over before a batch came after a restart"
+        return Finding("resume", "not decidable", cause, needs="a longer --timeout")
+
+    wrong = [way for way in restart.ways if not (restart.is_right(way) or way.is_unread)]
+    if not wrong:
+        return None
+    way = wrong[-1]
+    if is_right and calls is None:
+        return _depends_on_the_loop(rank, restart, way)
+    if is_right and way.told != bool(calls):  # the loop goes the right way
+        return None
+    return _raises(rank, restart, way.error) if way.error else _went_on_elsewhere(rank, restart, way)
+
+
+def _raises(rank: int, restart: Restart, error: str) -> Finding:
+    cause = f"restored in mid-epoch 1 by {restart.how}: it raises {error}"
+    return Finding("resume", "fail", cause, {"rank": rank, "after batches": restart.at}, SAVE)
+
+
+def _depends_on_the_loop(rank: int, restart: Restart, wrong: Way) -> Finding:
+    word = "not called" if wrong.told else "called"
+    cause = f"restored in mid-epoch 1 by {restart.how}: right only if set_epoch is {word} after the restart"
+    needs = "--loop module:function, which shows whether it calls set_epoch before each epoch"
+    return Finding("resume", "not decidable", cause, {"rank": rank}, needs=needs)
+
+
+def _went_on_elsewhere(rank: int, restart: Restart, way: Way) -> Finding:
+    """The finding where other samples came than those that were left, or in another order."""
+    came, left, first_epoch = way.came, restart.left, restart.epochs[0]
+    before, rest, new = (Counter(_flat(part)) for part in (restart.epochs[1][: restart.at], left, came))
+    lists = {"replayed": list((new & before) - rest), "skipped": list(rest - new)}
+    if not way.ended[0]:  # what did not come may come later
+        lists["skipped"] = []
+    counts = " and ".join(f"{len(names)} samples {word}" for word, names in lists.items() if names)
+    cause = f"restored in mid-epoch 1 by {restart.how}: {counts or 'the rest in another order'}"
+    fix = SAVE
+    beginning = first_epoch[restart.at :][: len(came)]
+    if beginning and came != left and came[: len(beginning)] == beginning:
+        cause += "; it is the order of epoch 0"
+    elif came and restart.ahead and came == left[-len(came) :]:
+        cause += f"; the sampler was {len(left) - len(came)} batches ahead, which workers held"
+        fix = COUNT
+    if not way.told and len(restart.ways) > 1:
+        cause += "; set_epoch was not called after it"
+        fix = "Save the epoch in the state, or call set_epoch(epoch) after load_state_dict"
+    facts: dict[str, Any] = {"rank": rank, "after batches": restart.at, "expected": left[0]}
+    facts["came"] = (came or [[]])[0]
+    facts |= {word: names[:EXAMPLES] for word, names in lists.items()}
+    return Finding("resume", "fail", cause, facts, fix)
+
+
+def _next_epoch(rank: int, restart: Restart) -> Finding | None:
+    """What is wrong with the epoch after a restart from the state of one that has ended."""
+    way = restart.next
+    if way is None:
+        return None
+    if way.error:
+        cause = f"restored by {restart.how} after the last batch of epoch 0: it raises {way.error}"
+        return Finding("resume", "fail", cause, {"rank": rank}, SAVE)
+
+    # Without set_epoch the rest of epoch 0 may come first, which is empty.
+    number = 1 if len(way.passes) > 1 and not way.came else 0
+    if not way.ended[number]:  # the time was over
+        return None
+    due = min(restart.epochs, key=lambda epoch: len(_flat(epoch))) if restart.ended else restart.epochs[0]
+    samples_due, samples_came = len(_flat(due)), len(_flat(way.passes[number]))
+    # An order of its own may fill batches otherwise: the last one may be missing.
+    largest = max(map(len, due), default=0)
+    if samples_came and samples_due - samples_came <= largest:
+        return None
+    if not samples_due:
+        return None
+    cause = (
+        f"restored by {restart.how} after the last batch of epoch 0: the next epoch has {samples_came} of "
+    )
+    cause += f"{samples_due} samples"
+    facts = {"rank": rank, "expected": due[0], "came": (way.passes[number] or [[]])[0]}
+    return Finding("resume", "fail", cause, facts, NEW_EPOCH)
+
+
+def _flat(batches: Batches) -> list[str]:
+    return [name for batch in batches for name in batch]

@@ -1,0 +1,210 @@
+"""Which worker of which rank gave which sample: the first epoch of all ranks, counted."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Sample = dict[str, str]  # a digest for each field; the field "" is the whole sample
+Place = tuple[int, int | None]  # rank, worker (None: the loader has no workers)
+
+
+class Batch(NamedTuple):
+    """One batch, as the loop received it."""
+
+    worker: int | None
+    indices: list[Any] | None  # what the sampler asked for; None for a stream
+    samples: list[Sample]  # the batch itself as the only sample, if its samples are not known
+
+    @classmethod
+    def parse(cls, note: dict[str, Any]) -> Batch:
+        samples = note.get("samples") or [{"": note["batch"]}]
+        return cls(note["worker"], note.get("indices"), samples)
+
+
+class Epoch(NamedTuple):
+    """What one rank received in one epoch."""
+
+    batches: list[Batch]
+    ended: bool  # False: only its beginning was read
+
+    @classmethod
+    def parse(cls, plain: dict[str, Any]) -> Epoch:
+        return cls([Batch.parse(note) for note in plain["notes"]], plain["ended"])
+
+
+class Dataset(NamedTuple):
+    """What one process read from the dataset, without sampler and workers."""
+
+    samples: list[Sample]
+    stable: list[str]  # fields that were the same in a second pass
+    complete: bool  # both passes came to their end
+    all_drawn: bool  # the sampler leaves no sample out
+    frameworks: list[str]  # that may replace the sampler
+
+    @classmethod
+    def parse(cls, source: dict[str, Any]) -> Dataset:
+        return cls(**{name: source[name] for name in cls._fields})
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Samples by the rank and worker that gave them, and how often the dataset holds each.
+
+    Several samples may have one name, if nothing but a class is the same whenever they are read.
+    """
+
+    streams: dict[Place, list[str]]  # names of samples, in the order of the batches
+    held: Counter[str]
+    ranks: int
+    largest_batch: int
+    from_sampler: bool  # each batch was asked for by indices
+    complete: bool  # `held` is all there is
+
+    @property
+    def workers(self) -> int:
+        """Of the rank that has most."""
+        return max(1, *(len(self._workers_of(rank)) for rank in range(self.ranks)))
+
+    @property
+    def total(self) -> Counter[str]:
+        return sum((Counter(names) for names in self.streams.values()), Counter())
+
+    @property
+    def one_step(self) -> int:
+        """Samples of one step of all ranks. Without a sampler each worker makes batches of its own."""
+        makers = self.ranks if self.from_sampler else self.ranks * self.workers
+        return makers * self.largest_batch
+
+    @property
+    def filling(self) -> int:
+        """Repeated samples that are no bug: they make the last step of all ranks full."""
+        missing = -len(self.held) % self.one_step if self.from_sampler else self.one_step - 1
+        return max(0, min(missing, self.held.total() - 1))
+
+    def draws_with_replacement(self) -> bool:
+        """Whether the sampler asked one rank for a sample more often than the dataset holds it."""
+        return self.from_sampler and any(self._given_by(rank) - self.held for rank in range(self.ranks))
+
+    def repeated_by_workers(self) -> Counter[str]:
+        """Samples that several workers of one rank gave, by how often too often."""
+        repeated: Counter[str] = Counter()
+        for rank in range(self.ranks):
+            too_often = self._given_by(rank) - self.held
+            for name, count in too_often.items():
+                givers = sum(name in worker for worker in self._workers_of(rank))
+                if givers > 1:
+                    repeated[name] = max(repeated[name], count)
+        return repeated
+
+    def repeated_by_ranks(self) -> Counter[str]:
+        """Samples that several ranks gave, by how often too often."""
+        # What one rank repeats by itself is a matter of its workers: count it once here.
+        once = [self._given_by(rank) & self.held for rank in range(self.ranks)]
+        return sum(once, Counter()) - self.held
+
+    def lost(self) -> Counter[str]:
+        return self.held - self.total
+
+    def unknown(self) -> Counter[str]:
+        """What came, but is none of the samples that the dataset gives by itself: batches that nobody could
+        take apart, or samples that were padded or changed when they were collated."""
+        return Counter({name: count for name, count in self.total.items() if name not in self.held})
+
+    def _workers_of(self, rank: int) -> list[Counter[str]]:
+        return [Counter(names) for (of_rank, _), names in self.streams.items() if of_rank == rank]
+
+    def _given_by(self, rank: int) -> Counter[str]:
+        return sum(self._workers_of(rank), Counter())
+
+
+def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
+    """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
+    batches = [batch for epoch in epochs for batch in epoch.batches]
+    held_keys = [content_key(sample, dataset.stable) for sample in dataset.samples if dataset.stable]
+    by_index = _known_by_index(batches, dataset, held_keys)
+    if not held_keys and not by_index:
+        return None
+
+    # Findings name a sample by its row in the dataset, where its content says which row it is.
+    are_unique = len(set(held_keys)) == len(held_keys)
+    row_of = {key: str(row) for row, key in enumerate(held_keys)} if are_unique else {}
+
+    streams: dict[Place, list[str]] = defaultdict(list)
+    for rank, epoch in enumerate(epochs):
+        for batch in epoch.batches:
+            keys = _keys(batch, dataset.stable, by_index)
+            streams[rank, batch.worker] += [row_of.get(key, key) for key in keys]
+
+    if by_index:  # the dataset holds each index once
+        held = Counter({name for names in streams.values() for name in names})
+    else:
+        held = Counter(row_of.get(key, key) for key in held_keys)
+    sizes = [len(_keys(batch, dataset.stable, by_index)) for batch in batches]
+    return Shares(
+        streams=dict(streams),
+        held=held,
+        ranks=len(epochs),
+        largest_batch=max(sizes, default=1),
+        from_sampler=all(batch.indices is not None for batch in batches),
+        complete=by_index or dataset.complete,
+    )
+
+
+def _keys(batch: Batch, stable: list[str], by_index: bool) -> list[str]:
+    """What tells the samples of a batch from others."""
+    if by_index:
+        return [str(index) for index in batch.indices or ()]
+    return [content_key(sample, stable) for sample in batch.samples]
+
+
+def _known_by_index(batches: list[Batch], dataset: Dataset, held_keys: list[str]) -> bool:
+    """Whether a sample is known by its index, and not by its content."""
+    if any(batch.indices is None for batch in batches):
+        return False
+
+    # Ids by the loader's sample_ids, and objects that a sampler hands out (cuts), are names by themselves.
+    indices = [index for batch in batches for index in batch.indices or ()]
+    if indices and all(isinstance(index, str) for index in indices):
+        return True
+
+    # Where the dataset is asked for whole batches, no sample is seen by itself.
+    if any(len(batch.indices or ()) != len(batch.samples) for batch in batches):
+        return True
+
+    # Contents that all differ say more than indices, which may mean other samples on another rank.
+    are_unique = len(set(held_keys)) == len(held_keys) > 0
+    if are_unique and dataset.complete:
+        return False
+    return _means_the_same_everywhere(batches, dataset.stable)
+
+
+def _means_the_same_everywhere(batches: list[Batch], stable: list[str]) -> bool:
+    """Whether each index names one sample on all ranks; if contents cannot tell, whether it comes once."""
+    pairs = [
+        (str(index), content_key(sample, stable))
+        for batch in batches
+        for index, sample in zip(batch.indices or (), batch.samples, strict=False)
+    ]
+    indices = {index for index, _ in pairs}
+    contents_of_all = set(pairs) if stable else pairs
+    return len(contents_of_all) == len(indices)
+
+
+def content_key(sample: Sample, stable: list[str]) -> str:
+    """What identifies a sample: the whole, or else its fields that are not random."""
+    if "" in stable or not set(stable) <= sample.keys():
+        return sample[""]
+    return " ".join(sample[name] for name in stable)
+
+
+def order_of(notes: list[dict[str, Any]], stable: list[str]) -> list[Any]:
+    """Indices in order, or else what identifies the samples; nothing if they cannot be known again."""
+    batches = [Batch.parse(note) for note in notes]
+    if batches and all(batch.indices is not None for batch in batches):
+        return [index for batch in batches for index in batch.indices]
+    samples = [sample for batch in batches for sample in batch.samples]
+    if not stable or not all(set(stable) <= sample.keys() for sample in samples):
+        return []
+    return [content_key(sample, stable) for sample in samples]
