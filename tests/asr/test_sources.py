@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -220,3 +222,107 @@ def test_with_the_speech_lane_as_source_there_are_no_partitions(tmp_path):
     settings = sources.Settings("speech", "", "", "", 1.0)
     assert sync(sources.collect, settings, tmp_path / "partitions") == Sources()
     assert not (tmp_path / "partitions").exists()
+
+
+def build(tars: Tars) -> None:
+    """Stand in for the jobs: what they write is there, and newer than the partitions."""
+    for folder, names in {"tar_index": tars.sync().partitions["tars"], "buckets": ["bucket_config"]}.items():
+        (tars.folder / folder).mkdir(exist_ok=True)
+        for name in names:
+            suffix = "json" if folder == "buckets" else "parquet"
+            (tars.folder / f"{folder}/{name}.{suffix}").write_text("")
+
+
+def jsonl_manifest(tars: Tars) -> Path:
+    """The manifest of train as JSONL; one line is broken."""
+    rows = [{"tar_path": str(path), "tar_member_name": "a0.flac", "text": "x"} for path in tars.paths]
+    (tars.folder / "manifests/train.parquet").unlink()
+    path = tars.folder / "manifests/train.jsonl"
+    path.write_text("".join(f"{json.dumps(row | {'duration': 4.0})}\n" for row in rows) + "{broken\n")
+    return path
+
+
+def moved_aside(path: Path) -> Callable[[], object]:
+    """Move a file away; what puts it back as it was."""
+    kept = path.rename(path.with_name("aside"))
+    return lambda: kept.rename(path)
+
+
+def replace_tar(tars: Tars) -> Callable[[], object]:
+    put_back = moved_aside(tars.paths[3])
+    write_tar(tars.paths[3], ["other.flac"])
+    return put_back
+
+
+def remove_tar(tars: Tars) -> Callable[[], object]:
+    return moved_aside(tars.paths[3])
+
+
+def edit_manifest(tars: Tars) -> Callable[[], object]:
+    tars.write("train", tars.paths[:-3])
+    return lambda: tars.write("train", tars.paths[:-2])
+
+
+def add_manifest(tars: Tars) -> Callable[[], object]:
+    tars.write("test", tars.paths[:1])
+    return (tars.folder / "manifests/test.parquet").unlink
+
+
+def mend_line(tars: Tars) -> Callable[[], object]:
+    path = tars.folder / "manifests/train.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace("{broken", ""))
+    return lambda: path.write_text(text)
+
+
+def edit_jsonl(tars: Tars) -> Callable[[], object]:
+    path = tars.folder / "manifests/train.jsonl"
+    text, put_back = path.read_text(), moved_aside(path)
+    path.write_text(text.replace("4.0", "5.0"))
+    return put_back
+
+
+UNDONE = {
+    "tar replaced": (replace_tar, False),
+    "tar removed": (remove_tar, False),
+    "manifest": (edit_manifest, False),
+    "manifest added": (add_manifest, False),
+    "broken line": (mend_line, True),
+    "JSONL that a dry run reads in part": (edit_jsonl, True),
+}
+
+
+@pytest.mark.parametrize("dry_runs", [0, 2])
+@pytest.mark.parametrize(("change", "is_jsonl"), UNDONE.values(), ids=UNDONE)
+def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
+    tars, monkeypatch, change, is_jsonl, dry_runs
+):
+    manifests = [jsonl_manifest(tars)] if is_jsonl else []
+    build(tars)
+
+    def inputs() -> dict[str, tuple[int, bytes]]:
+        paths = [*tars.partitions.glob("*.json"), tars.partitions / "manifests/all.json"]
+        return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+    synced, before = tars.sync(), inputs()
+    assert synced.changes == "" and synced.unchanged >= {*map(str, manifests)}
+    if change == edit_jsonl:
+        monkeypatch.setattr(sources, "_READ", 0)
+    undo = change(tars)
+    for _ in range(dry_runs):
+        assert sync(sources.collect, tars.settings, tars.partitions).changes != ""
+    undo()
+    again = sync(sources.collect, tars.settings, tars.partitions)
+    assert (again.changes, again.unchanged) == ("", synced.unchanged)
+    assert inputs() == before
+
+
+def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars, monkeypatch):
+    monkeypatch.setattr(sources, "_COMPARED", 100)
+    build(tars)
+    manifest = tars.folder / "manifests/train.parquet"
+    assert str(manifest) in tars.sync().unchanged
+    os.replace(shutil.copy2(manifest, tars.folder / "backup"), manifest)
+    assert tars.sync().changes == "" and str(manifest) in tars.sync().unchanged
+    tars.write("train", tars.paths[:-3])
+    assert "train.parquet: replaced" in tars.sync().changes and str(manifest) not in tars.sync().unchanged

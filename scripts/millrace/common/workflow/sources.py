@@ -34,19 +34,24 @@ class Sources:
     """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop a run,
-    `changes` says what differs from what was built; `save` makes new placements last. `unchanged` are
-    files that say what they said when they were built, whatever their times; `check` reads what a dry run has
-    no time for.
+    `changes_until` says what differs from what the targets of a stage ("": all) were built from; `save` makes
+    new placements last. `unchanged` are files that say what they said when they were built, whatever their
+    times; `check` reads what a dry run has no time for.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
     files: dict[str, list[str]] = field(default_factory=dict)
     missing: SourcesMissing | None = None
     notes: list[str] = field(default_factory=list)
-    changes: str = ""
+    changes_until: Callable[[str], str] = lambda stage: ""
     save: Callable[[], None] = lambda: None
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
+
+    @property
+    def changes(self) -> str:
+        """What differs from what was built."""
+        return self.changes_until("")
 
     def required(self) -> Sources:
         """Itself. Raises SourcesMissing, but for the demo that was never fetched."""
@@ -62,7 +67,8 @@ class Contents:
     `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it
     was at the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
     sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
-    compare with what was built, by sub-folder ("" for the partitions), `then` what all make. `settings` count
+    compare with what was built, by sub-folder ("" for the partitions; with one for "gone", groups that were
+    built and are no more are listed there for the merge), `then` what all make. `settings` count
     for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
     are those of Sources.
     """
@@ -159,9 +165,10 @@ def sync(
         if contents.state:
             facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
             atomic.write_json(folder / _STATE, facts | {"state": contents.state})
-    changes = _changes(folder, contents, names)
-    if ids:
+    if "gone" in contents.items:
         _list_gone(folder / "gone/groups.json", contents, ids[""] - {*names})
+    for name, items in contents.items.items():
+        built.restore_times(folder / name, items)
 
     def save() -> None:
         if contents.assignment is None:
@@ -175,6 +182,13 @@ def sync(
             each.save()
         if contents.settings and atomic.write_if_changed(decided, atomic.json_bytes(contents.settings)):
             (folder / _STATE).unlink(missing_ok=True)
+
+    stages = [stage for items in contents.items.values() for stage in items.stages]
+
+    def changes(until: str) -> str:
+        # What was made of an edit that is undone since is up to date for the last stage only.
+        each = (_changes(folder, contents, names, stage) for stage in dict.fromkeys([until, *stages]))
+        return next(filter(None, each), "")
 
     facts = contents.notes, changes, save, contents.unchanged, contents.check
     return Sources(contents.groups, contents.files, None, *facts)
@@ -195,12 +209,17 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{key} {shown(before[key])} -> {shown(now[key])}" for key in changed]
 
 
-def _changes(folder: Path, contents: Contents, names: Collection[str]) -> str:
-    """One line of what differs from what was built, and what that makes pending; "" if nothing does."""
+def _changes(folder: Path, contents: Contents, names: Collection[str], stage: str) -> str:
+    """One line of what differs from what the targets of a stage were built from, and what that makes pending;
+    "" if nothing does.
+    """
     phrases, lines, pending = [], [], []
     for name, items in contents.items.items():
+        if not items.noun:
+            continue
         ids, total = ([*contents.others[name]], 0) if name else (names, contents.total)
-        texts, differences, count = built.compare(folder / name, ids, total, items, contents.left_out)
+        compared = folder / name, ids, total, items.until(stage), contents.left_out
+        texts, differences, count = built.compare(*compared)
         phrases, lines = phrases + texts, lines + differences
         pending += [f"{count} of {len(ids)} partitions"] if count and not name else []
     pending += [contents.then or "the merges"] if contents.then or not pending else []
@@ -212,9 +231,15 @@ def _changes(folder: Path, contents: Contents, names: Collection[str]) -> str:
 
 
 def _list_gone(path: Path, contents: Contents, gone_ids: Collection[str]) -> None:
-    """List the groups that were built and are no more: an input of the merge, which deletes their files."""
+    """List the groups that were built and are no more: an input of the merge, which deletes their files.
+
+    What the last merge was told of stays in the list, and with it the list, while the groups are not back.
+    """
     items, present = contents.items[""], {*contents.groups, *contents.left_out}
     gone = {items.group(name) for name in gone_ids if items.has_output(name)}
-    gone = {*gone, *jsonl.read_or([], path)} - present
-    if gone or path.exists():
+    merged = contents.items["gone"].copies(path.parent) / path.name
+    gone = {*gone, *jsonl.read_or([], path), *jsonl.read_or([], merged)} - present
+    if gone or merged.exists():
         atomic.write_if_changed(path, atomic.json_bytes(sorted(gone)))
+    else:  # only dry runs have seen what was gone, and has come back
+        path.unlink(missing_ok=True)
