@@ -4,7 +4,7 @@ from millrace.speech.inputs import SpeechInputs
 from millrace.speech.corpus.splits import SPLITS as SPEECH_SPLITS
 
 SPEECH = SpeechInputs(LANES.sources("speech", speech_sources), config["speech"]["hub"])
-LANES.register_targets("speech", SPEECH.targets)
+LANES.register_targets("speech", SPEECH.targets, stages=SPEECH.stages)
 # The size of a partition, which decides on what its jobs need.
 SPEECH_HOURS = config["speech"]["partition_hours"]
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from millrace.common.settings import of_loader
+from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.image.training.options import TrainOptions
 
@@ -30,6 +31,11 @@ class ImageInputs(RunInputs):
     def records(self, wildcards: Any = None) -> list[str]:
         """The index of every split."""
         return [INDEX.format(split=split) for split in self.partitions]
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """What a target makes that is not all of the lane."""
+        return {"records": Stage(self.records, ("records",))}
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config; none before the demo is fetched."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
 
@@ -50,6 +51,12 @@ class MusicInputs(RunInputs):
     def index(self, wildcards: Any = None) -> list[str]:
         """The merged index and its coverage, when there are features."""
         return [INDEX, COVERAGE] if self.partitions else []
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """What a target makes that is not all of the lane."""
+        keys = "contract", "prefer", "on_leak", "max_missing_fraction"
+        return {"index": Stage(self.index, keys)}
 
     def verification(self, wildcards: Any = None) -> list[str]:
         """A sample of tracks with their statistics and picture, when there are features."""

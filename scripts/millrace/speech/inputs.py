@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from millrace.common.hub import repository
+from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.sources import Sources
 
 PARTITIONS = "results/speech/partitions"
@@ -57,6 +58,16 @@ class SpeechInputs:
         """The two CSVs of every country, before any shard is made."""
         tables = [f"{country}_{table}" for country in self.partitions for table in ("manifest", "splits")]
         return [f"results/speech/manifest/{table}.csv" for table in tables]
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """What a target makes that is not all of the lane."""
+        of_manifest = {"countries", "min_duration", "max_duration", "normalise_text"}
+        of_shards = {"max_cer", "max_error_fraction", "max_shard_size_gb", "audio_format", "sampling_rate"}
+        return {
+            "manifest": Stage(self.manifests, of_manifest),
+            "shards": Stage(self.shards, of_manifest | of_shards),
+        }
 
     def shards(self, wildcards: Any = None) -> list[str]:
         """The merged index, when there is a corpus, and those of the countries: of a failed merge Snakemake
