@@ -120,6 +120,25 @@ def test_undone_edits_leave_nothing_pending_whatever_dry_runs_have_seen(workflow
     assert said(workflow) == []
 
 
+def test_a_tar_that_was_moved_away_is_named_and_made_again(workflow):
+    tar = sorted((workflow.folder / "results/speech/shards/germany").rglob("*.tar"))[0]
+    before = workflow.files("results/speech/shards/**/*.tar")
+    tar.rename(workflow.folder / "aside")
+    assert said(workflow) == [f"Millrace: speech: lost: {tar.name}"]
+    jobs = workflow.dry("speech_shards")
+    assert [job.wildcards for job in jobs if job.rule == "speech_create_shards"] == [f"partition={tar.stem}"]
+    assert not [job for job in jobs if job.rule == "speech_generate_manifest"]
+    assert (
+        workflow.dry("speech_manifest", "--rerun-triggers", "mtime", "--until", "speech_generate_manifest")
+        == []
+    )
+    workflow.run("speech_shards")
+    after = workflow.files("results/speech/shards/**/*.tar")
+    assert {path: seen[0] for path, seen in after.items()} == {path: seen[0] for path, seen in before.items()}
+    assert {path for path in after if after[path] != before[path]} == {str(tar.relative_to(workflow.folder))}
+    assert said(workflow) == [] and workflow.dry("speech_shards") == []
+
+
 def test_adding_one_recording(workflow):
     corpora.add_recording(workflow.folder / "countries", "germany", "added", 8)
     (expected,) = workflow.partitions("speech_shards")

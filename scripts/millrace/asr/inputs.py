@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import cached_property
@@ -17,6 +18,7 @@ from millrace.common import jsonl
 from millrace.common.hub import repository
 from millrace.common.settings import of_loader
 from millrace.common.workflow.lanes import Stage
+from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.common.workflow.sources import Sources
 
@@ -97,6 +99,17 @@ class AsrInputs(RunInputs):
         keys = ("edges", "num_buckets", "last_edge", "over_max", "seed", "max_error_fraction")
         of_tars = ("source", "manifest_dir", "tar_root", "tar_template", "path_map")
         return {"data": Stage(self.data, {*keys, *of_tars})}
+
+    @property
+    def listed(self) -> Listed:
+        """The bucket parquets, and those of other splits."""
+        return Listed(self._parquets, lambda path: BUCKETS)
+
+    def _parquets(self) -> list[str]:
+        if not os.path.exists(BUCKETS):
+            return []
+        config = BucketConfig.read(BUCKETS)
+        return [str(path) for path in (*config.paths, *config.splits.values())]
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
         """The calibration of every bucket, the largest first: it shows soonest that a model does not fit."""

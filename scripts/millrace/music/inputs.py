@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Any
 
 from millrace.common.workflow.lanes import Stage
+from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
 
@@ -57,6 +59,11 @@ class MusicInputs(RunInputs):
         """What a target makes that is not all of the lane."""
         keys = "contract", "prefer", "on_leak", "max_missing_fraction"
         return {"index": Stage(self.index, keys)}
+
+    @property
+    def listed(self) -> Listed:
+        """The tables of the partitions, once they are merged."""
+        return Listed(lambda: self.tables() if os.path.exists(INDEX) else [], str)
 
     def verification(self, wildcards: Any = None) -> list[str]:
         """A sample of tracks with their statistics and picture, when there are features."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import left_over, run_lock
+from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.config import LANES
 from millrace.common.workflow.sources import Sources, SourcesMissing
@@ -59,6 +59,7 @@ class Lanes:
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
         self._choices: dict[str, dict[str, Any]] = {}
+        self._remade: dict[str, list[str]] = {}
         self._said: set[str] = set()
         self._parsed = time.time()
         self._left_over = ""
@@ -179,9 +180,10 @@ class Lanes:
         targets: Callable[[], list[str]],
         pending_notes: Callable[[], list[str]] = list,
         stages: Mapping[str, Stage] | None = None,
+        listed: lost.Listed | None = None,
     ) -> None:
         """Register what the lane builds when it is switched on, and say what of that, as far as it is asked
-        for, differs from what was built.
+        for, differs from what was built; and which files that its indices list are lost.
         """
         self._targets[lane] = targets
         if lane not in self._sources:
@@ -196,6 +198,17 @@ class Lanes:
                 self._say_changes(lane, self._sources[lane].changes_until(stage), files(), now)
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
+                if listed and stage not in listed.before and (makers := listed.lost()):
+                    self._say(f"{lane}: {lost.shown(makers)}")
+                    self._remade[lane] = sorted({*makers.values()})
+
+    def remaking(
+        self, lane: str, inputs: Callable[..., list[str]], workflow: Any
+    ) -> Callable[..., list[str]]:
+        """The input function of the merge of a lane, or of the job that makes what an index lists: what has
+        been lost is made again.
+        """
+        return lost.Remaker(self._remade.get(lane, ()), inputs, workflow)
 
     def _say_changes(self, lane: str, changes: str, files: list[str], now: dict[str, Any]) -> None:
         """Say what differs from what these files were made from: items of the sources, and keys."""
@@ -236,7 +249,7 @@ class Lanes:
         if owner == "audit" and lane != "speech":
             return ""
         reads_shards = owner in ("asr", "audit") and self.config["asr"]["source"] == "speech"
-        return "" if lane == "speech" and reads_shards else None
+        return "shards" if lane == "speech" and reads_shards else None
 
     def targets(self) -> list[str]:
         """The final files of all lanes that are switched on. Raises SourcesMissing."""
