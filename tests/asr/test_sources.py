@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace.asr import sources
+from millrace.asr.manifests import jsonl as jsonl_files
 from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
@@ -326,3 +327,47 @@ def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars,
     assert tars.sync().changes == "" and str(manifest) in tars.sync().unchanged
     tars.write("train", tars.paths[:-3])
     assert "train.parquet: replaced" in tars.sync().changes and str(manifest) not in tars.sync().unchanged
+
+
+def test_a_run_reads_what_a_dry_run_had_no_time_for_and_stops_where_it_names_other_tars(tars, monkeypatch):
+    path = jsonl_manifest(tars)
+    monkeypatch.setattr(sources, "_READ", 0)
+    monkeypatch.setattr(jsonl_files, "_BLOCK", 64)  # less than a line: nothing of it is seen
+    synced = sync(sources.collect, tars.settings, tars.partitions)
+    assert synced.notes[-1].endswith("of manifests are read in part; a run reads all before its first job")
+    with pytest.raises(MillraceError, match=r"train\.jsonl: it names 10 tars that the dry run has not seen"):
+        synced.check()
+    # What the run has read is known to the next parse.
+    again = sync(sources.collect, tars.settings, tars.partitions)
+    (note,) = again.notes
+    assert note.startswith(f"{path}, line 13: ") and note.endswith(" (1 broken line, rejected)")
+    assert len([tar for content in tars.contents().values() for tar in content]) == len(tars.paths)
+
+
+def test_what_a_run_has_read_of_a_large_manifest_is_what_the_next_one_is_compared_with(tars, monkeypatch):
+    path = jsonl_manifest(tars)
+    monkeypatch.setattr(sources, "_READ", 0)
+    monkeypatch.setattr(sources, "_COMPARED", 100)
+    content = tars.partitions / "manifests/all.json"
+    synced = tars.sync()
+    assert " rows, " not in content.read_text()
+    synced.check()
+    assert " rows, " in content.read_text()
+    build(tars)
+    assert tars.sync().changes == "" and str(path) in tars.sync().unchanged
+
+
+def test_a_line_that_was_broken_since_is_an_error_that_names_it(tars):
+    path = jsonl_manifest(tars)
+    build(tars)
+    (note,) = tars.sync().notes
+    assert "line 13" in note and "(1 broken line, rejected)" in note
+    text = path.read_text()
+    path.write_text(f"{{twice\n{text}")
+    with pytest.raises(MillraceError, match=r"train\.jsonl, line 1: .*Mend the line, or remove it"):
+        tars.sync()
+    path.write_text(text)
+    assert tars.sync().changes == ""
+    lines = text.splitlines(keepends=True)
+    path.write_text("".join([*lines[2:], *lines[:1], *lines[:1], *lines[:1]]))
+    assert "(train.jsonl: 1 rows more)" in tars.sync().changes

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.common import jsonl
 from millrace.common.workflow.sources import Sources, sync
 from millrace.image import sources
 from tests.image.trees import small_tree, write_picture
@@ -21,14 +22,14 @@ class Tree:
         self.root, self.results = small_tree(folder / "images"), folder / "results"
         self.partitions = self.results / "partitions"
 
-    def dry(self) -> Sources:
+    def dry(self, **records: object) -> Sources:
         """What a dry run syncs."""
-        settings = sources.Settings(str(self.root), 10, RECORDS)
+        settings = sources.Settings(str(self.root), 10, RECORDS | records)
         return sync(sources.collect, settings, self.partitions)
 
-    def sync(self) -> Sources:
+    def sync(self, **records: object) -> Sources:
         """What a real run syncs."""
-        synced = self.dry()
+        synced = self.dry(**records)
         synced.save()
         return synced
 
@@ -51,6 +52,13 @@ def tree(tmp_path) -> Tree:
     made = Tree(tmp_path)
     made.build()
     return made
+
+
+def images(tree: Tree) -> list[str]:
+    """The paths of train's images, partition by partition."""
+    contents = [jsonl.read(path) for path in sorted(tree.partitions.glob("train-*.json"))]
+    rows = [row for content in contents for plan in content["files"] for row in plan["rows"]]
+    return [row.split(" ", 3)[3] for row in rows]
 
 
 def moved(tree: Tree) -> Callable[[], object]:
@@ -95,3 +103,35 @@ def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen
     undo()
     assert tree.dry().changes == ""
     assert tree.inputs() == before
+
+
+def test_a_partition_file_that_was_deleted_comes_back_as_it_was(tree):
+    tree.sync()
+    before = tree.inputs()
+    next(tree.partitions.glob("train-*.json")).unlink()
+    assert tree.dry().changes == "" and tree.inputs() == before
+
+
+@pytest.mark.parametrize("option", [{"train_size": 32}, {"exif": "apply"}, {"layout": "encoded"}])
+def test_other_pixels_change_every_partition_of_train_though_no_image_has_changed(tree, option):
+    tree.sync()
+    before = tree.inputs()
+    tree.dry(**option)
+    trains = [name for name in before if name.startswith("train-")]
+    assert trains and all(tree.inputs()[name] != before[name] for name in trains)
+    tree.dry()
+    assert tree.inputs() == before
+
+
+def test_the_order_of_an_earlier_run_is_kept_and_another_seed_draws_anew(tree):
+    tree.sync()
+    order, before = tree.partitions / "index/train.txt", images(tree)
+    kind, *paths = order.read_text().splitlines()
+    order.write_text("\n".join([kind, *paths[::-1], ""]))
+    tree.dry()
+    assert images(tree) != before and sorted(images(tree)) == sorted(before)
+    order.write_text("\n".join([kind, *paths, ""]))
+    tree.dry()
+    assert images(tree) == before
+    tree.sync(seed=43)
+    assert images(tree) != before and order.read_text().splitlines()[0] == "seed 43"

@@ -89,6 +89,22 @@ def test_a_change_makes_its_partitions_pending_and_says_so(tmp_path, change, pen
     assert line in tree.sync().changes if line else tree.sync().changes == ""
 
 
+@pytest.mark.parametrize(
+    ("count", "is_named", "is_listed"), [(4, True, False), (5, True, True), (6, False, True)]
+)
+def test_five_records_are_named_and_more_than_five_differences_are_listed(
+    tmp_path, count, is_named, is_listed
+):
+    tree = Tree(tmp_path)
+    tree.build()
+    # The list of ids differs, too.
+    tree.write([*tree.rows, *({**tree.rows[0], "youtube_id": f"x{number}"} for number in range(count))])
+    line, listing = tree.sync().changes, tree.partitions / "changes.txt"
+    assert ("x0, x1" in line) == is_named
+    assert line.endswith(f"(listed in {listing})") == listing.exists() == is_listed
+    assert not is_listed or len(listing.read_text().splitlines()) == count + 1
+
+
 def moved(tree: Tree, name: str) -> Callable[[], object]:
     """Move a file out of the tree; what puts it back as it was."""
     kept = (tree.folder / name).rename(tree.folder / "aside")

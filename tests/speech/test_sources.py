@@ -517,6 +517,23 @@ def test_an_edit_that_is_undone_after_manifests_were_made_of_it_makes_them_pendi
     assert (corpus.partitions / f"{home}.json").stat().st_mtime_ns > manifest.stat().st_mtime_ns
 
 
+def test_an_emptied_partition_is_over_for_the_manifests_once_they_are_merged(corpus):
+    build(corpus)
+    corpus.sync()
+    (name,) = [name for name in corpus.contents() if name.startswith("estonia-test-")]
+    (recording,) = corpus.contents()[name]["recordings"]
+    Path(recording["transcripts"][0]["path"]).unlink()
+    gone = f"1 gone (estonia/{recording['video_id']})"
+    assert gone in corpus.sync().changes_until("manifest")
+    build(corpus, "estonia", stage="manifest")
+    assert corpus.sync().changes_until("manifest") == "" and gone in corpus.sync().changes
+    # The merge of the shards deletes what was made of it.
+    for folder in (corpus.manifest_dir, corpus.shards_dir):
+        shutil.rmtree(folder / "partitions" / name)
+    build(corpus, "estonia")
+    assert corpus.sync().changes == ""
+
+
 def test_recordings_that_come_and_go_are_named_and_many_are_listed(corpus):
     build(corpus)
     corpus.sync()

@@ -3,6 +3,7 @@ folders."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -116,6 +117,17 @@ def test_places_last_once_a_run_starts_that_reads_partitions(folder):
     assert not Path("assignment.jsonl").exists()
     some.start([f"{folder}/a.json"])
     assert Path("assignment.jsonl").exists() == (folder == "results/speech/partitions")
+
+
+def test_a_run_whose_jobs_are_of_a_lane_first_reads_what_a_dry_run_had_no_time_for():
+    def check() -> None:
+        raise MillraceError("it names 3 tars that the dry run has not seen", "train.jsonl", "Start again")
+
+    some = lanes_of()
+    sources_of(some, lambda *_: dataclasses.replace(synced(), check=check))
+    some.start(["results/asr/partitions/a.json", "results/audit/x.json"])
+    with pytest.raises(SystemExit, match=r"^Millrace: speech: train\.jsonl: it names 3 tars .* Start again"):
+        some.start(["results/speech/manifest/a.parquet"])
 
 
 def test_without_hooks_places_last_from_the_parse_on(monkeypatch):
