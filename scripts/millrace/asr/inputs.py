@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from functools import cached_property
@@ -15,6 +14,7 @@ from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
 from millrace.asr.models import choice
 from millrace.asr.training.options import TrainOptions
 from millrace.common import jsonl
+from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
 from millrace.common.settings import of_loader
 from millrace.common.workflow.lanes import Stage
@@ -106,9 +106,10 @@ class AsrInputs(RunInputs):
         return Listed(self._parquets, lambda path: BUCKETS)
 
     def _parquets(self) -> list[str]:
-        if not os.path.exists(BUCKETS):
+        try:
+            config = BucketConfig.read(BUCKETS)
+        except MillraceError:  # there are none yet; a damaged one is named by the step that reads it
             return []
-        config = BucketConfig.read(BUCKETS)
         return [str(path) for path in (*config.paths, *config.splits.values())]
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:

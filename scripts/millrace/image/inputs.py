@@ -48,8 +48,9 @@ class ImageInputs(RunInputs):
         return Listed(self._record_files, self._made_with)
 
     def _record_files(self) -> Iterator[str]:
-        for index in filter(os.path.exists, self.records()):
-            names = (file["name"] for file in jsonl.read(index)["files"])
+        for index in self.records():
+            # A damaged one is named by the step that reads it.
+            names = (file["name"] for file in jsonl.read_or({}, index).get("files", ()))
             yield from (f"{os.path.dirname(index)}/{name}" for name in names)
 
     def _made_with(self, path: str) -> str | None:
