@@ -3,7 +3,7 @@ from millrace.asr import sources as asr_sources
 from millrace.asr.inputs import AsrInputs
 
 ASR = AsrInputs(config["asr"], LANES.sources("asr", asr_sources), SPEECH.shards, **LANES.machine(ancient))
-LANES.register_targets("asr", ASR.targets, pending_notes=ASR.pending_notes)
+LANES.register_targets("asr", ASR.targets, ASR.pending_notes, ASR.stages, ASR.listed)
 
 
 wildcard_constraints:
@@ -91,7 +91,7 @@ rule asr_build_bucket_manifests:
     """Sort samples into duration buckets, each row with the place of its bytes."""
     input:
         manifests=ASR.manifests,
-        indices=ASR.indices,
+        indices=LANES.remaking("asr", ASR.indices, workflow),
     output:
         config="results/asr/buckets/bucket_config.json",
     log:

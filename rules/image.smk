@@ -3,7 +3,7 @@ from millrace.image import sources as image_sources
 from millrace.image.inputs import ImageInputs
 
 IMAGE = ImageInputs(config["image"], LANES.sources("image", image_sources), **LANES.machine(ancient))
-LANES.register_targets("image", IMAGE.targets)
+LANES.register_targets("image", IMAGE.targets, stages=IMAGE.stages, listed=IMAGE.listed)
 
 
 wildcard_constraints:
@@ -90,7 +90,7 @@ rule image_merge_records:
     """Write the index of a split's record files, with lengths, classes, rejects and ledger."""
     input:
         split="results/image/partitions/splits/{split}.json",
-        reports=IMAGE.reports,
+        reports=LANES.remaking("image", IMAGE.reports, workflow),
     output:
         index="results/image/records/{split}/records.json",
     log:

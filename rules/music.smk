@@ -3,7 +3,7 @@ from millrace.music import sources as music_sources
 from millrace.music.inputs import MusicInputs
 
 MUSIC = MusicInputs(config["music"], LANES.sources("music", music_sources), **LANES.machine(ancient))
-LANES.register_targets("music", MUSIC.targets)
+LANES.register_targets("music", MUSIC.targets, stages=MUSIC.stages, listed=MUSIC.listed)
 
 
 wildcard_constraints:
@@ -120,7 +120,7 @@ rule music_merge_feature_index:
     """Merge the tracks of all partitions into one index, and say what of each split has features."""
     input:
         merge=MUSIC.merge,
-        tables=MUSIC.tables,
+        tables=LANES.remaking("music", MUSIC.tables, workflow),
     output:
         index="results/music/index/features.index",
         coverage="results/music/index/coverage.json",

@@ -4,7 +4,7 @@ from millrace.speech.inputs import SpeechInputs
 from millrace.speech.corpus.splits import SPLITS as SPEECH_SPLITS
 
 SPEECH = SpeechInputs(LANES.sources("speech", speech_sources), config["speech"]["hub"])
-LANES.register_targets("speech", SPEECH.targets)
+LANES.register_targets("speech", SPEECH.targets, stages=SPEECH.stages, listed=SPEECH.listed)
 # The size of a partition, which decides on what its jobs need.
 SPEECH_HOURS = config["speech"]["partition_hours"]
 
@@ -168,7 +168,7 @@ rule speech_merge_shards:
     input:
         country="results/speech/partitions/countries/{country}.json",
         manifests=SPEECH.manifest_files,
-        shards=SPEECH.shard_files,
+        shards=LANES.remaking("speech", SPEECH.shard_files, workflow),
     output:
         manifest="results/speech/shards/{country}_manifest.csv",
         index="results/speech/shards/{country}_index.parquet",

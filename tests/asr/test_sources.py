@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from millrace.asr import sources
+from millrace.asr.manifests import jsonl as jsonl_files
 from millrace.asr.manifests import manifest as asr_manifest
 from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
@@ -221,3 +224,151 @@ def test_with_the_speech_lane_as_source_there_are_no_partitions(tmp_path):
     settings = sources.Settings("speech", "", "", "", 1.0)
     assert sync(sources.collect, settings, tmp_path / "partitions") == Sources()
     assert not (tmp_path / "partitions").exists()
+
+
+def build(tars: Tars) -> None:
+    """Stand in for the jobs: what they write is there, and newer than the partitions."""
+    for folder, names in {"tar_index": tars.sync().partitions["tars"], "buckets": ["bucket_config"]}.items():
+        (tars.folder / folder).mkdir(exist_ok=True)
+        for name in names:
+            suffix = "json" if folder == "buckets" else "parquet"
+            (tars.folder / f"{folder}/{name}.{suffix}").write_text("")
+
+
+def jsonl_manifest(tars: Tars) -> Path:
+    """The manifest of train as JSONL; one line is broken."""
+    rows = [{"tar_path": str(path), "tar_member_name": "a0.flac", "text": "x"} for path in tars.paths]
+    (tars.folder / "manifests/train.parquet").unlink()
+    path = tars.folder / "manifests/train.jsonl"
+    path.write_text("".join(f"{json.dumps(row | {'duration': 4.0})}\n" for row in rows) + "{broken\n")
+    return path
+
+
+def moved_aside(path: Path) -> Callable[[], object]:
+    """Move a file away; what puts it back as it was."""
+    kept = path.rename(path.with_name("aside"))
+    return lambda: kept.rename(path)
+
+
+def replace_tar(tars: Tars) -> Callable[[], object]:
+    put_back = moved_aside(tars.paths[3])
+    write_tar(tars.paths[3], ["other.flac"])
+    return put_back
+
+
+def remove_tar(tars: Tars) -> Callable[[], object]:
+    return moved_aside(tars.paths[3])
+
+
+def edit_manifest(tars: Tars) -> Callable[[], object]:
+    tars.write("train", tars.paths[:-3])
+    return lambda: tars.write("train", tars.paths[:-2])
+
+
+def add_manifest(tars: Tars) -> Callable[[], object]:
+    tars.write("test", tars.paths[:1])
+    return (tars.folder / "manifests/test.parquet").unlink
+
+
+def mend_line(tars: Tars) -> Callable[[], object]:
+    path = tars.folder / "manifests/train.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace("{broken", ""))
+    return lambda: path.write_text(text)
+
+
+def edit_jsonl(tars: Tars) -> Callable[[], object]:
+    path = tars.folder / "manifests/train.jsonl"
+    text, put_back = path.read_text(), moved_aside(path)
+    path.write_text(text.replace("4.0", "5.0"))
+    return put_back
+
+
+UNDONE = {
+    "tar replaced": (replace_tar, False),
+    "tar removed": (remove_tar, False),
+    "manifest": (edit_manifest, False),
+    "manifest added": (add_manifest, False),
+    "broken line": (mend_line, True),
+    "JSONL that a dry run reads in part": (edit_jsonl, True),
+}
+
+
+@pytest.mark.parametrize("dry_runs", [0, 2])
+@pytest.mark.parametrize(("change", "is_jsonl"), UNDONE.values(), ids=UNDONE)
+def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
+    tars, monkeypatch, change, is_jsonl, dry_runs
+):
+    manifests = [jsonl_manifest(tars)] if is_jsonl else []
+    build(tars)
+
+    def inputs() -> dict[str, tuple[int, bytes]]:
+        paths = [*tars.partitions.glob("*.json"), tars.partitions / "manifests/all.json"]
+        return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+    synced, before = tars.sync(), inputs()
+    assert synced.changes == "" and synced.unchanged >= {*map(str, manifests)}
+    if change == edit_jsonl:
+        monkeypatch.setattr(sources, "_READ", 0)
+    undo = change(tars)
+    for _ in range(dry_runs):
+        assert sync(sources.collect, tars.settings, tars.partitions).changes != ""
+    undo()
+    again = sync(sources.collect, tars.settings, tars.partitions)
+    assert (again.changes, again.unchanged) == ("", synced.unchanged)
+    assert inputs() == before
+
+
+def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars, monkeypatch):
+    monkeypatch.setattr(sources, "_COMPARED", 100)
+    build(tars)
+    manifest = tars.folder / "manifests/train.parquet"
+    assert str(manifest) in tars.sync().unchanged
+    os.replace(shutil.copy2(manifest, tars.folder / "backup"), manifest)
+    assert tars.sync().changes == "" and str(manifest) in tars.sync().unchanged
+    tars.write("train", tars.paths[:-3])
+    assert "train.parquet: replaced" in tars.sync().changes and str(manifest) not in tars.sync().unchanged
+
+
+def test_a_run_reads_what_a_dry_run_had_no_time_for_and_stops_where_it_names_other_tars(tars, monkeypatch):
+    path = jsonl_manifest(tars)
+    monkeypatch.setattr(sources, "_READ", 0)
+    monkeypatch.setattr(jsonl_files, "_BLOCK", 64)  # less than a line: nothing of it is seen
+    synced = sync(sources.collect, tars.settings, tars.partitions)
+    assert synced.notes[-1].endswith("of manifests are read in part; a run reads all before its first job")
+    with pytest.raises(MillraceError, match=r"train\.jsonl: it names 10 tars that the dry run has not seen"):
+        synced.check()
+    # What the run has read is known to the next parse.
+    again = sync(sources.collect, tars.settings, tars.partitions)
+    (note,) = again.notes
+    assert note.startswith(f"{path}, line 13: ") and note.endswith(" (1 broken line, rejected)")
+    assert len([tar for content in tars.contents().values() for tar in content]) == len(tars.paths)
+
+
+def test_what_a_run_has_read_of_a_large_manifest_is_what_the_next_one_is_compared_with(tars, monkeypatch):
+    path = jsonl_manifest(tars)
+    monkeypatch.setattr(sources, "_READ", 0)
+    monkeypatch.setattr(sources, "_COMPARED", 100)
+    content = tars.partitions / "manifests/all.json"
+    synced = tars.sync()
+    assert " rows, " not in content.read_text()
+    synced.check()
+    assert " rows, " in content.read_text()
+    build(tars)
+    assert tars.sync().changes == "" and str(path) in tars.sync().unchanged
+
+
+def test_a_line_that_was_broken_since_is_an_error_that_names_it(tars):
+    path = jsonl_manifest(tars)
+    build(tars)
+    (note,) = tars.sync().notes
+    assert "line 13" in note and "(1 broken line, rejected)" in note
+    text = path.read_text()
+    path.write_text(f"{{twice\n{text}")
+    with pytest.raises(MillraceError, match=r"train\.jsonl, line 1: .*Mend the line, or remove it"):
+        tars.sync()
+    path.write_text(text)
+    assert tars.sync().changes == ""
+    lines = text.splitlines(keepends=True)
+    path.write_text("".join([*lines[2:], *lines[:1], *lines[:1], *lines[:1]]))
+    assert "(train.jsonl: 1 rows more)" in tars.sync().changes

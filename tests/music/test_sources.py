@@ -94,6 +94,76 @@ def test_a_change_makes_its_partitions_pending_and_says_so(tmp_path, change, pen
     assert line in tree.sync().changes if line else tree.sync().changes == ""
 
 
+@pytest.mark.parametrize(
+    ("count", "is_named", "is_listed"), [(4, True, False), (5, True, True), (6, False, True)]
+)
+def test_five_records_are_named_and_more_than_five_differences_are_listed(
+    tmp_path, count, is_named, is_listed
+):
+    tree = Tree(tmp_path)
+    tree.build()
+    # The list of ids differs, too.
+    tree.write([*tree.rows, *({**tree.rows[0], "youtube_id": f"x{number}"} for number in range(count))])
+    line, listing = tree.sync().changes, tree.partitions / "changes.txt"
+    assert ("x0, x1" in line) == is_named
+    assert line.endswith(f"(listed in {listing})") == listing.exists() == is_listed
+    assert not is_listed or len(listing.read_text().splitlines()) == count + 1
+
+
+def moved(tree: Tree, name: str) -> Callable[[], object]:
+    """Move a file out of the tree; what puts it back as it was."""
+    kept = (tree.folder / name).rename(tree.folder / "aside")
+    return lambda: kept.rename(tree.folder / name)
+
+
+def written(tree: Tree, name: str, text: str) -> Callable[[], object]:
+    """Write over a file; what writes again what it said, which gives it another time."""
+    path = tree.folder / name
+    before = path.read_text()
+    path.write_text(text)
+    return lambda: path.write_text(before)
+
+
+def replaced(tree: Tree) -> Callable[[], object]:
+    put_back = moved(tree, f"h5/{CHUNKS[2]}")
+    (tree.folder / "h5" / CHUNKS[2]).write_text("other")
+    return put_back
+
+
+def added(tree: Tree) -> Callable[[], object]:
+    (tree.folder / "h5/added.h5").touch()
+    return (tree.folder / "h5/added.h5").unlink
+
+
+UNDONE = {
+    "chunk replaced": replaced,
+    "chunk removed": lambda tree: moved(tree, f"h5/{CHUNKS[2]}"),
+    "chunk added": added,
+    "records": lambda tree: written(tree, "a.jsonl", json.dumps({**tree.rows[1], "h5_key": "/a"}) + "\n"),
+    "split": lambda tree: written(tree, "splits/train.json", '{"C-1": [], "C-2": [{}, {}]}'),
+}
+
+
+@pytest.mark.parametrize("dry_runs", [0, 2])
+@pytest.mark.parametrize("change", UNDONE.values(), ids=UNDONE)
+def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(tmp_path, change, dry_runs):
+    tree = Tree(tmp_path)
+    tree.build()
+
+    def inputs() -> dict[str, tuple[int, bytes]]:
+        paths = [*tree.partitions.glob("*.json"), tree.partitions / "merge/all.json"]
+        return {path.stem: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+    assert tree.sync().changes == ""
+    before = inputs()
+    undo = change(tree)
+    for _ in range(dry_runs):
+        assert sync(sources.collect, tree.settings, tree.partitions).changes != ""
+    undo()
+    assert sync(sources.collect, tree.settings, tree.partitions).changes == ""
+    assert inputs() == before
+
+
 def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
     tree = Tree(tmp_path)
     tree.write([*tree.rows, {"youtube_id": "lost", "h5_chunk": "none.h5"}, {"artist": "?"}])

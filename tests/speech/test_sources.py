@@ -5,6 +5,7 @@ import os
 import shutil
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ import pytest
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow.path_map import PathMap
+from millrace.common.path_map import PathMap
 from millrace.common.workflow.sources import Sources
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder
@@ -332,14 +333,21 @@ def test_a_draft_follows_the_settings_until_a_run_starts(made):
     assert made.dry().notes == []
 
 
-def build(corpus: Corpus, country: str = "*") -> None:
-    """Stand in for the jobs: what they write is there, and is newer than the partitions."""
+def build(corpus: Corpus, country: str = "*", stage: str = "") -> None:
+    """Stand in for the jobs, or those until a stage: what they write is newer than the partitions."""
     for partition in corpus.partitions.glob(f"{country}-*.json"):
         for path in (corpus.manifest_dir / "partitions", corpus.shards_dir / "partitions"):
             (path / partition.stem).mkdir(parents=True, exist_ok=True)
         (corpus.manifest_dir / f"partitions/{partition.stem}/manifest.parquet").write_text("")
         note_alignments(partition, corpus.manifest_dir / "partitions")
-        (corpus.shards_dir / f"partitions/{partition.stem}/index.parquet").write_text("")
+        if not stage:
+            (corpus.shards_dir / f"partitions/{partition.stem}/index.parquet").write_text("")
+    for path in corpus.partitions.glob(f"countries/{country}.json"):
+        (corpus.manifest_dir / f"{path.stem}_manifest.csv").write_text("")
+        if not stage:
+            (corpus.shards_dir / f"{path.stem}_index.parquet").write_text("")
+    if not stage:
+        (corpus.folder / "index.parquet").write_text("")
 
 
 CHANGES = {
@@ -365,9 +373,10 @@ def test_what_differs_from_what_was_built_is_said_until_it_is_built(corpus, chan
     edit(path, lambda value: value["segments"][0].update(change))
     said = f"1 recording changed (germany/rec_0007: {kind}), 0 new, 0 gone -> 1 of {total} partitions"
     assert corpus.sync().changes == corpus.sync().changes == said
-    # Manifests alone are not what was asked for.
+    assert corpus.sync().changes_until("manifest") == said
+    # With the manifests alone only their targets are up to date.
     (corpus.manifest_dir / f"partitions/{corpus.home('rec_0007')}/manifest.parquet").write_text("")
-    assert corpus.sync().changes == said
+    assert corpus.sync().changes == said and corpus.sync().changes_until("manifest") == ""
     build(corpus)
     assert corpus.sync().changes == ""
 
@@ -380,6 +389,147 @@ def test_an_undone_edit_is_no_change(corpus):
     edit(path, lambda value: value["segments"][0].update(human_text="x"))
     assert "text" in corpus.sync().changes
     path.write_bytes(raw)
+    assert corpus.sync().changes == ""
+
+
+def aside(corpus: Corpus, path: Path) -> Callable[[], object]:
+    """Move a file or folder out of the corpus; what puts it back as it was."""
+    kept = corpus.folder / "aside"
+    shutil.move(path, kept)
+    return lambda: shutil.move(kept, path)
+
+
+def rewritten(path: Path, change: Callable[[dict], object]) -> Callable[[], object]:
+    """Edit an alignment file; what writes it again as it was, which gives it another time."""
+    raw = path.read_bytes()
+    edit(path, change)
+    return lambda: path.write_bytes(raw)
+
+
+def edit_text(corpus: Corpus) -> Callable[[], object]:
+    path = corpus.aligned("germany", "rec_0002")
+    return rewritten(path, lambda value: value["segments"][1].update(human_text="something else"))
+
+
+def edit_time(corpus: Corpus) -> Callable[[], object]:
+    path = corpus.aligned("germany", "rec_0002")
+    return rewritten(path, lambda value: value["segments"][1].update(end=7.5))
+
+
+def replace_audio(corpus: Corpus) -> Callable[[], object]:
+    path = corpus.audio("rec_0002", "germany")
+    put_back = aside(corpus, path)
+    path.write_bytes(b"other audio")
+    return put_back
+
+
+def add_and_remove(corpus: Corpus) -> Callable[[], object]:
+    corpus.add("germany", "added")
+    added = [*(corpus.root / "germany").glob("*/*/added*")]
+    return lambda: [path.unlink() for path in added]
+
+
+def remove_and_restore(corpus: Corpus) -> Callable[[], object]:
+    path = corpus.aligned("germany", "rec_0002")
+    raw = path.read_bytes()
+    path.unlink()
+    return lambda: path.write_bytes(raw)
+
+
+def add_a_transcript(corpus: Corpus) -> Callable[[], object]:
+    path = corpus.aligned("germany", "rec_0002", "t2")
+    shutil.copy(corpus.aligned("germany", "rec_0002"), path)
+    return path.unlink
+
+
+def remove_a_country(corpus: Corpus) -> Callable[[], object]:
+    return aside(corpus, corpus.root / "estonia")
+
+
+def add_a_country(corpus: Corpus) -> Callable[[], object]:
+    corpus.add("latvia", "added")
+    return lambda: shutil.rmtree(corpus.root / "latvia")
+
+
+UNDONE = {
+    "text": edit_text,
+    "time": edit_time,
+    "audio": replace_audio,
+    "recording added": add_and_remove,
+    "recording removed": remove_and_restore,
+    "transcript": add_a_transcript,
+    "country removed": remove_a_country,
+    "country added": add_a_country,
+}
+
+
+@pytest.fixture(scope="module")
+def long_corpus(tmp_path_factory) -> Path:
+    """A corpus with alignment files above 4 KB, of which the first parse reads the ends."""
+    folder = tmp_path_factory.mktemp("long")
+    corpora.make_corpus(folder / "countries", {"germany": 4, "estonia": 2}, seconds=100)
+    return folder
+
+
+@pytest.mark.parametrize("dry_runs", [0, 2])
+@pytest.mark.parametrize(("stage", "has_tables"), [("manifest", True), ("", True), ("", False)])
+@pytest.mark.parametrize("change", UNDONE.values(), ids=UNDONE)
+def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
+    long_corpus, tmp_path, change, stage, has_tables, dry_runs
+):
+    shutil.copytree(long_corpus, tmp_path / "copy", copy_function=shutil.copy2)
+    corpus = Corpus(tmp_path / "copy")
+    corpus.sync()
+    build(corpus, stage=stage)
+    for path in () if has_tables else corpus.manifest_dir.glob("*.csv"):
+        path.unlink()  # speech_shards makes none
+
+    def inputs() -> dict[str, tuple[int, bytes]]:
+        """All that the jobs' times are compared with."""
+        folders = [corpus.partitions / name for name in ("", "countries", "gone")]
+        paths = [path for folder in folders for path in folder.glob("*.json")]
+        return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+    assert corpus.sync().changes_until(stage) == ""
+    before = inputs()
+    undo = change(corpus)
+    for _ in range(dry_runs):
+        dry = corpus.dry(**corpus.options)
+        said = dry.changes_until(stage)
+        assert ("recording" in said) == (stage == "" or change != remove_a_country)
+    undo()
+    assert corpus.dry(**corpus.options).changes_until(stage) == ""
+    assert inputs() == before
+
+
+def test_an_edit_that_is_undone_after_manifests_were_made_of_it_makes_them_pending(corpus):
+    build(corpus)
+    corpus.sync()
+    undo = edit_text(corpus)
+    corpus.sync()
+    build(corpus, "germany", stage="manifest")
+    assert corpus.sync().changes_until("manifest") == ""
+    undo()
+    home, synced = corpus.recordings("germany")["rec_0002"]["home"], corpus.sync()
+    assert "germany/rec_0002: text" in synced.changes and synced.changes_until("manifest") == synced.changes
+    manifest = corpus.manifest_dir / f"partitions/{home}/manifest.parquet"
+    assert (corpus.partitions / f"{home}.json").stat().st_mtime_ns > manifest.stat().st_mtime_ns
+
+
+def test_an_emptied_partition_is_over_for_the_manifests_once_they_are_merged(corpus):
+    build(corpus)
+    corpus.sync()
+    (name,) = [name for name in corpus.contents() if name.startswith("estonia-test-")]
+    (recording,) = corpus.contents()[name]["recordings"]
+    Path(recording["transcripts"][0]["path"]).unlink()
+    gone = f"1 gone (estonia/{recording['video_id']})"
+    assert gone in corpus.sync().changes_until("manifest")
+    build(corpus, "estonia", stage="manifest")
+    assert corpus.sync().changes_until("manifest") == "" and gone in corpus.sync().changes
+    # The merge of the shards deletes what was made of it.
+    for folder in (corpus.manifest_dir, corpus.shards_dir):
+        shutil.rmtree(folder / "partitions" / name)
+    build(corpus, "estonia")
     assert corpus.sync().changes == ""
 
 
@@ -426,7 +576,37 @@ def test_a_country_that_has_gone_is_said_and_listed_for_the_merge_and_one_not_ch
     assert "estonia" not in corpus.sync().changes and jsonl.read(gone) == ["estonia"]
     shutil.move(corpus.folder / "estonia", corpus.root)
     assert "1 recording changed, 5 new, 0 gone -> " in corpus.sync().changes
+    assert not gone.exists()  # no merge has read it
+
+
+def test_a_country_that_is_back_for_a_dry_run_only_stays_in_the_list_that_the_merge_has_read(corpus):
+    gone = corpus.partitions / "gone/groups.json"
+    build(corpus)
+    corpus.sync()
+    away = corpus.folder / "away"
+    shutil.move(corpus.root / "estonia", away)
+    corpus.sync()
+    # What the merge does.
+    for path in [*corpus.shards_dir.glob("*/estonia-*"), *corpus.manifest_dir.glob("*/estonia-*")]:
+        shutil.rmtree(path)
+    build(corpus, "germany")
+    corpus.sync()
+    read, time = gone.read_text(), gone.stat().st_mtime_ns
+    shutil.move(away, corpus.root / "estonia")
+    corpus.dry(**corpus.options)
     assert jsonl.read(gone) == []
+    shutil.move(corpus.root / "estonia", away)
+    assert corpus.dry(**corpus.options).changes == ""
+    assert (gone.read_text(), gone.stat().st_mtime_ns) == (read, time) and jsonl.read(gone) == ["estonia"]
+    # Once a merge has read that it is back, its next end is news.
+    shutil.move(away, corpus.root / "estonia")
+    corpus.sync()
+    build(corpus)
+    corpus.sync()
+    shutil.move(corpus.root / "estonia", away)
+    corpus.sync()
+    index = corpus.folder / "index.parquet"
+    assert jsonl.read(gone) == ["estonia"] and gone.stat().st_mtime_ns > index.stat().st_mtime_ns
 
 
 def test_a_country_that_was_built_and_is_a_dead_link_now_is_not_taken_for_gone(corpus):

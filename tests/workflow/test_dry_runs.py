@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ import yaml
 
 from tests import corpora
 from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
+from tests.image.trees import small_tree
 from tests.workflow.test_layout import HEAVY
 from tests.workflow.workflow import ROOT, Job, Workflow
 
@@ -150,6 +152,79 @@ def test_a_first_dry_run_says_what_is_new_and_the_next_one_follows_other_setting
         assert said(done) == [line] and done.returncode == 0
         assert len(list((tmp_path / "results/speech/partitions").glob("*.json"))) == partitions
     assert not (tmp_path / "a.jsonl").exists()
+
+
+def fake(folder: Path, *files: str, **texts: str) -> None:
+    """Write files as if their jobs had; `texts` by name for those that are read."""
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(texts.get(Path(name).stem, ""))
+
+
+def fake_buckets(folder: Path) -> tuple[Workflow, str, str, str]:
+    tar = write_tar(folder / "audio.tar", ["a.flac"])
+    row = dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))
+    write_manifest(folder / "manifests/train.parquet", [row])
+    workflow = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "manifests"})
+    workflow.dry("asr_data")
+    config = json.dumps({"buckets": [{"bucket_id": "b_3_5", "path": "train/b_3_5.parquet"}]})
+    lost, files = "results/asr/buckets/train/b_3_5.parquet", ["parquet", "json"]
+    fake(folder, *(f"results/asr/tar_index/tars-00000.{suffix}" for suffix in files), lost)
+    fake(folder, "results/asr/buckets/bucket_config.json", bucket_config=config)
+    return workflow, "asr_data", lost, "asr_build_bucket_manifests"
+
+
+def fake_records(folder: Path) -> tuple[Workflow, str, str, str]:
+    small_tree(folder, classes=1, train=2)
+    workflow = Workflow(folder, lanes=["image"], image={"raw_data_dir": "."})
+    workflow.dry("image_records")
+    for split in ("train", "val"):
+        blocks = [path.stem for path in (folder / "results/image/partitions").glob(f"{split}-*.json")]
+        plans = [
+            json.loads((folder / f"results/image/partitions/{block}.json").read_text()) for block in blocks
+        ]
+        names = [file["name"] for plan in plans for file in plan["files"]]
+        fake(folder, *(f"results/image/records/partitions/{block}.json" for block in blocks))
+        fake(folder, *(f"results/image/records/{split}/{name}" for name in names))
+        records = json.dumps({"files": [{"name": name} for name in names]})
+        fake(folder, f"results/image/records/{split}/records.json", records=records)
+    return workflow, "image_records", f"results/image/records/val/{names[0]}", "image_create_records"
+
+
+def fake_features(folder: Path) -> tuple[Workflow, str, str, str]:
+    fake(folder, "features/chunk_1.h5")
+    workflow = Workflow(
+        folder, lanes=["music"], music={"h5_root": "features", "mm_root": "", "jsonl": "", "splits": ""}
+    )
+    workflow.dry("music_index")
+    features = "results/music/features/h5-chunk_1.h5"
+    fake(folder, f"{features}.parquet", f"{features}.json")
+    fake(
+        folder,
+        *(f"results/music/index/{name}" for name in ("features.index", "coverage.json", "coverage.svg")),
+    )
+    return workflow, "music_index", f"{features}.parquet", "music_build_feature_index"
+
+
+@pytest.mark.parametrize("build", [fake_buckets, fake_records, fake_features])
+def test_what_an_index_lists_and_is_lost_is_named_and_pending_until_it_is_back(tmp_path: Path, build):
+    workflow, target, lost, rule = build(tmp_path)
+    assert workflow.dry(target) == [] and "lost" not in workflow.call("-n", target).stderr
+    path = tmp_path / lost
+    path.rename(tmp_path / "aside")
+    before = workflow.files("results/**/*")
+    assert rule in {job.rule for job in workflow.dry(target)}
+    assert f"Millrace: {target.partition('_')[0]}: lost: {path.name}" in said(workflow.call("-n", target))
+    # The lane of another target says nothing, and nothing but the job's own target is added.
+    done = workflow.call("-n", "speech_fetch_corpus")
+    assert "lost" not in done.stderr and rule not in done.stdout
+    assert workflow.files("results/**/*") == before
+    (tmp_path / "aside").rename(path)
+    assert workflow.dry(target) == []
+    for index in tmp_path.glob("results/*/*/**/*.json"):
+        if index.name in ("bucket_config.json", "records.json"):
+            index.write_text("{")  # the step that reads it says so
+    assert workflow.dry(target) == []
 
 
 def test_rules_are_a_table_of_contents(fresh: Workflow, rules):

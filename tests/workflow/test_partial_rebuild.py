@@ -19,6 +19,9 @@ def built(tmp_path_factory):
     """The corpus, with all its shards made."""
     folder = tmp_path_factory.mktemp("rebuild")
     corpora.make_corpus(folder / "countries", {"germany": 150, "estonia": 50}, seconds=6)
+    corpora.add_recording(
+        folder / "countries", "germany", "long", 120
+    )  # its alignment file has more than 4 KB
     section = {"countries_root": "countries", "assignment_file": "assignment.jsonl", "partition_hours": 0.05}
     workflow = Workflow(folder, speech=section)
     workflow.run("speech_shards")
@@ -95,6 +98,45 @@ def test_touching_folders_and_alignments_runs_nothing(workflow):
         if path.is_dir() or path.suffix == ".json":
             os.utime(path)
     assert workflow.dry("speech_shards") == []
+
+
+@pytest.mark.parametrize("dry_runs", [0, 1])
+def test_undone_edits_leave_nothing_pending_whatever_dry_runs_have_seen(workflow, dry_runs):
+    """Also where Snakemake knows file times only."""
+    shutil.rmtree(workflow.folder / ".snakemake/metadata")
+    path = workflow.folder / "countries/germany/Alignment/alignment_output/long_t1_aligned.json"
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"the", b"another", 1))
+    estonia = workflow.folder / "countries/estonia"
+    estonia.rename(workflow.folder / "estonia")
+    corpora.add_recording(workflow.folder / "countries", "germany", "added", 8)
+    for _ in range(dry_runs):
+        assert workflow.dry("speech_shards", "--rerun-triggers", "mtime") != []
+    path.write_bytes(raw)
+    (workflow.folder / "estonia").rename(estonia)
+    for added in (workflow.folder / "countries/germany").glob("*/*/added*"):
+        added.unlink()
+    assert workflow.dry("speech_shards", "--rerun-triggers", "mtime") == []
+    assert said(workflow) == []
+
+
+def test_a_tar_that_was_moved_away_is_named_and_made_again(workflow):
+    tar = sorted((workflow.folder / "results/speech/shards/germany").rglob("*.tar"))[0]
+    before = workflow.files("results/speech/shards/**/*.tar")
+    tar.rename(workflow.folder / "aside")
+    assert said(workflow) == [f"Millrace: speech: lost: {tar.name}"]
+    jobs = workflow.dry("speech_shards")
+    assert [job.wildcards for job in jobs if job.rule == "speech_create_shards"] == [f"partition={tar.stem}"]
+    assert not [job for job in jobs if job.rule == "speech_generate_manifest"]
+    assert (
+        workflow.dry("speech_manifest", "--rerun-triggers", "mtime", "--until", "speech_generate_manifest")
+        == []
+    )
+    workflow.run("speech_shards")
+    after = workflow.files("results/speech/shards/**/*.tar")
+    assert {path: seen[0] for path, seen in after.items()} == {path: seen[0] for path, seen in before.items()}
+    assert {path for path in after if after[path] != before[path]} == {str(tar.relative_to(workflow.folder))}
+    assert said(workflow) == [] and workflow.dry("speech_shards") == []
 
 
 def test_adding_one_recording(workflow):

@@ -19,7 +19,7 @@ ROOMS = {
     "common": [
         *("errors", "processes", "atomic", "jsonl", "ledger", "progress", "cli", "error_rates", "hashing"),
         "settings",
-        "stopping",
+        *("stopping", "path_map"),
         "debian",
         *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
     ],

@@ -14,8 +14,11 @@ from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
 from millrace.asr.models import choice
 from millrace.asr.training.options import TrainOptions
 from millrace.common import jsonl
+from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
 from millrace.common.settings import of_loader
+from millrace.common.workflow.lanes import Stage
+from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.common.workflow.sources import Sources
 
@@ -89,6 +92,25 @@ class AsrInputs(RunInputs):
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""
         return [BUCKETS] if self.manifests() else []
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """What a target makes that is not all of the lane."""
+        keys = ("edges", "num_buckets", "last_edge", "over_max", "seed", "max_error_fraction")
+        of_tars = ("source", "manifest_dir", "tar_root", "tar_template", "path_map")
+        return {"data": Stage(self.data, {*keys, *of_tars})}
+
+    @property
+    def listed(self) -> Listed:
+        """The bucket parquets, and those of other splits."""
+        return Listed(self._parquets, lambda path: BUCKETS)
+
+    def _parquets(self) -> list[str]:
+        try:
+            config = BucketConfig.read(BUCKETS)
+        except MillraceError:  # there are none yet; a damaged one is named by the step that reads it
+            return []
+        return [str(path) for path in (*config.paths, *config.splits.values())]
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
         """The calibration of every bucket, the largest first: it shows soonest that a model does not fit."""

@@ -13,9 +13,9 @@ from millrace.asr.manifests import files as manifest_files
 from millrace.asr.tars.paths import one_spelling
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError, counted
+from millrace.common.path_map import PathMap
 from millrace.common.workflow import built, partitions
 from millrace.common.workflow.built import Items
-from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
 
 # Keys whose effect is said otherwise, or that no job reads.
@@ -56,35 +56,56 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         patterns = ("train*.parquet", "train*.json*", "train*/*.parquet", "train*/*.json*")
         raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
     # Which tars a manifest names depends on these as well: with others the table counts for nothing.
-    digests = table("digests", zlib.crc32(repr((5, settings.tar_root, settings.tar_template)).encode()))
+    version = zlib.crc32(repr((5, settings.tar_root, settings.tar_template)).encode())
+    digests, in_part = table("digests", version), table("in_part", version)
     stats = {path: partitions.Stat.of(path) for paths in manifests.values() for path in paths}
     if braces := [path for path in stats if "{" in path or "}" in path]:
         problem = "Snakemake takes braces in a file's name for wildcards"
         raise MillraceError(problem, braces[0], "Rename file or folder")
     step, unread = sum(stat.size for stat in stats.values()) // _PLACES, _READ
+    items = {
+        "": Items("tar", _files, _kinds, (str(folder.parent / "tar_index/{}.parquet"),)),
+        "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
+    }
+    built.keep(folder / "manifests", items["manifests"])
+    copy = jsonl.read_or({}, folder / "manifests/built/all.json")
+    as_built = {each["path"]: each for each in copy.get("tars", ())}
+    was = {path: each["is"] for path, each in as_built.items()}
 
-    def read(split: str, path: str, is_run: bool = False) -> dict[str, Any]:
-        """The `tars` that a manifest names; of JSONL that is read whole its rows and content, else `part`.
+    def read(split: str, path: str) -> dict[str, Any]:
+        """The `tars` that a manifest names; of JSONL its rows and content, too.
 
-        What came broken is rejected by row. What has been broken since it was read last is a slip: an error.
+        What came broken is rejected by row. What has been broken since it was built, and since it was read
+        last, is a slip: an error.
         """
-        from millrace.asr.manifests.manifest import manifests_of  # pyarrow: only if a manifest is new
-
         nonlocal unread
-        (manifest,) = manifests_of(split, [Path(path)], settings.tar_root, settings.tar_template)
+        manifest = _manifest(settings, split, path)
         if not hasattr(manifest, "facts"):
             return {"tars": manifest.scan().tars}
-        before = (digests.last(path) or {}).get("broken")
-        if not is_run and stats[path].size > unread:
-            return {"tars": manifest.some_tars(0, step), "part": True, "broken": before}
         unread -= stats[path].size
-        whole = manifest.facts(0)
-        if before and whole["broken"][0] > before[0]:
+        before, whole = (digests.last(path) or {}).get("broken"), manifest.facts(0)
+        if before and whole["broken"][0] > max(before[0], as_built.get(path, {}).get("broken", 0)):
             raise MillraceError(f"{path}, {whole['broken'][1]}", remedy="Mend the line, or remove it")
         return whole
 
+    def read_in_part(split: str, path: str) -> dict[str, Any]:
+        """Some of the `tars` that large JSONL names, as a `part`; of other files all."""
+        manifest = _manifest(settings, split, path)
+        if not hasattr(manifest, "facts"):
+            return {"tars": manifest.scan().tars}
+        broken = (digests.last(path) or {}).get("broken")
+        return {"tars": manifest.some_tars(0, step), "part": True, "broken": broken}
+
+    def facts_of(split: str, path: str) -> dict[str, Any]:
+        """What a manifest says. What it said when it was read whole stays known: an edit may be undone."""
+        stat = stats[path]
+        if not digests.knows(stat) and (in_part.knows(stat) or stat.size > unread):
+            digests.retain(path)
+            return in_part.get(stat, partial(read_in_part, split))
+        return digests.get(stat, partial(read, split))
+
     splits = {path: split for split, paths in manifests.items() for path in paths}
-    facts = {path: digests.get(stats[path], partial(read, split)) for path, split in splits.items()}
+    facts = {path: facts_of(split, path) for path, split in splits.items()}
     named = dict.fromkeys(tar for each in facts.values() for tar in each["tars"])
 
     # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
@@ -114,24 +135,24 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         contents.setdefault(name, {"id": name, "tars": []})["tars"].append(stat)
     once, digest = table("manifests"), partial(jsonl.head_tail_digest, block=_COMPARED)
     states = {s.path: once.get(s, digest) if s.size < _COMPARED else s.signature for s in stats.values()}
-    items = {
-        "": Items("tar", _files, _kinds, (str(folder.parent / "tar_index/{}.parquet"),)),
-        "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
-    }
-    built.keep(folder / "manifests", items["manifests"])
-    copy = jsonl.read_or({}, folder / "manifests/built/all.json")
-    was = {each["path"]: each["is"] for each in copy.get("tars", ())}
     # What was built before contents were noted is compared as it was then.
     for path in (path for path in states if facts[path].get("content") and was.get(path) != states[path]):
         states[path] = "{rows} rows, {content}".format_map(facts[path])
+    # Put back with its time it is another file, but the same.
+    for path in (path for path, stat in stats.items() if _as_before(was.get(path), stat)):
+        states[path] = was[path]
 
     def others() -> dict[str, dict]:
-        return {"all": {"tars": [{"path": path, "size": 0, "is": of} for path, of in states.items()]}}
+        files = [{"path": path, "size": 0, "is": of} for path, of in states.items()]
+        for file in files:
+            if broken := (facts[file["path"]].get("broken") or [0])[0]:
+                file["broken"] = broken
+        return {"all": {"tars": files}}
 
     def check() -> None:
         """Read the manifests that are too large for a dry run, before the first job starts."""
         for path in large:
-            whole = digests.get(stats[path], partial(read, splits[path], is_run=True), again=True)
+            facts[path] = whole = digests.get(stats[path], partial(read, splits[path]), again=True)
             states[path] = "{rows} rows, {content}".format_map(whole)
             if new := set(whole["tars"]) - set(named):
                 digests.save()
@@ -157,6 +178,19 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         unchanged={path for path, state in states.items() if was.get(path) == state},
         check=check if large else lambda: None,
     )
+
+
+def _manifest(settings: Settings, split: str, path: str) -> Any:
+    """The reader of a manifest."""
+    from millrace.asr.manifests.manifest import manifests_of  # pyarrow: only if a manifest is new
+
+    (manifest,) = manifests_of(split, [Path(path)], settings.tar_root, settings.tar_template)
+    return manifest
+
+
+def _as_before(state: Any, stat: partitions.Stat) -> bool:
+    """Whether a manifest that is known by its signature has the size and time that it had."""
+    return isinstance(state, list) and state[:2] == stat.signature[:2]
 
 
 def _files(content: Mapping) -> dict[str, dict]:

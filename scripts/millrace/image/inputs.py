@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
+from functools import cached_property
 from typing import Any
 
+from millrace.common import jsonl
 from millrace.common.settings import of_loader
+from millrace.common.workflow.lanes import Stage
+from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.image.training.options import TrainOptions
 
 PARTITIONS, INDEX = "results/image/partitions", "results/image/records/{split}/records.json"
+REPORT = "results/image/records/partitions/{block}.json"
 
 
 class ImageInputs(RunInputs):
@@ -25,11 +31,38 @@ class ImageInputs(RunInputs):
     def reports(self, wildcards: Any) -> list[str]:
         """What the conversion of a split's partitions wrote last."""
         names = self.partitions.get(wildcards.split, [])
-        return [f"results/image/records/partitions/{name}.json" for name in names]
+        return [REPORT.format(block=name) for name in names]
 
     def records(self, wildcards: Any = None) -> list[str]:
         """The index of every split."""
         return [INDEX.format(split=split) for split in self.partitions]
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """What a target makes that is not all of the lane."""
+        return {"records": Stage(self.records, ("records",))}
+
+    @property
+    def listed(self) -> Listed:
+        """The record files of all splits."""
+        return Listed(self._record_files, self._made_with)
+
+    def _record_files(self) -> Iterator[str]:
+        for index in self.records():
+            # A damaged one is named by the step that reads it.
+            names = (file["name"] for file in jsonl.read_or({}, index).get("files", ()))
+            yield from (f"{os.path.dirname(index)}/{name}" for name in names)
+
+    def _made_with(self, path: str) -> str | None:
+        """What the conversion that writes a record file reports last."""
+        return self._reports.get(os.path.basename(path))
+
+    @cached_property
+    def _reports(self) -> dict[str, str]:
+        """By the names of record files."""
+        blocks = [name for names in self.partitions.values() for name in names]
+        plans = {block: jsonl.read(f"{PARTITIONS}/{block}.json")["files"] for block in blocks}
+        return {plan["name"]: REPORT.format(block=block) for block in plans for plan in plans[block]}
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config; none before the demo is fetched."""

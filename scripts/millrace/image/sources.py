@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.common import jsonl
-from millrace.common.workflow.built import Items
+from millrace.common.workflow.built import Items, unsaid
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
 from millrace.image.records.deal import deal, in_order
 from millrace.image.records.folder import EXPECTED, Row, read_tree
@@ -97,7 +97,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         total=sum(map(len, tree.rows.values())),
         notes=tree.notes,
         others={"splits": splits},
-        items={"": items},
+        items={"": items, "splits": unsaid([f"{folder.parent}/records/{{}}/records.json"])},
         then="the index",
     )
     return contents

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Any
 
+from millrace.common.workflow.lanes import Stage
+from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
 
@@ -50,6 +53,17 @@ class MusicInputs(RunInputs):
     def index(self, wildcards: Any = None) -> list[str]:
         """The merged index and its coverage, when there are features."""
         return [INDEX, COVERAGE] if self.partitions else []
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """What a target makes that is not all of the lane."""
+        keys = "contract", "prefer", "on_leak", "max_missing_fraction"
+        return {"index": Stage(self.index, keys)}
+
+    @property
+    def listed(self) -> Listed:
+        """The tables of the partitions, once they are merged."""
+        return Listed(lambda: self.tables() if os.path.exists(INDEX) else [], str)
 
     def verification(self, wildcards: Any = None) -> list[str]:
         """A sample of tracks with their statistics and picture, when there are features."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from millrace.common.hub import repository
+from millrace.common.workflow.lanes import Stage
+from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.sources import Sources
+from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.names import ShardFile
 
 PARTITIONS = "results/speech/partitions"
 GONE = f"{PARTITIONS}/gone/groups.json"
 RECEIPT = "results/speech/hub/receipt.json"
 DIFF = "results/speech/hub/diff.txt"
+_SHARD_LIST = "results/speech/shards/{country}_{split}_shards.txt"
 
 
 class SpeechInputs:
@@ -57,6 +64,39 @@ class SpeechInputs:
         """The two CSVs of every country, before any shard is made."""
         tables = [f"{country}_{table}" for country in self.partitions for table in ("manifest", "splits")]
         return [f"results/speech/manifest/{table}.csv" for table in tables]
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """What a target makes that is not all of the lane."""
+        of_manifest = {"countries", "min_duration", "max_duration", "normalise_text"}
+        of_shards = {"max_cer", "max_error_fraction", "max_shard_size_gb", "audio_format", "sampling_rate"}
+        return {
+            "manifest": Stage(self.manifests, of_manifest),
+            "shards": Stage(self.shards, of_manifest | of_shards),
+        }
+
+    @property
+    def listed(self) -> Listed:
+        """The tars of all countries."""
+        return Listed(self._tars, self._made_with, before=["manifest"])
+
+    def _tars(self) -> Iterator[str]:
+        for country in self.partitions:
+            for split in SPLITS:
+                path = _SHARD_LIST.format(country=country, split=split)
+                names = Path(path).read_text().splitlines() if os.path.exists(path) else []
+                yield from (f"results/speech/shards/{name}" for name in names)
+
+    def _made_with(self, tar: str) -> str | None:
+        """What the step that cuts a tar writes last; None if it has run since the tars were listed."""
+        file = ShardFile.parse(os.path.basename(tar))
+        if not file or str(file.partition) not in self.partitions.get(file.partition.country, ()):
+            return None
+        index = f"results/speech/shards/partitions/{file.partition}/index.parquet"
+        split = file.partition.folder.partition("-")[0]
+        listed = _SHARD_LIST.format(country=file.partition.country, split=split)
+        is_cut = os.path.exists(index) and os.path.getmtime(index) <= os.path.getmtime(listed)
+        return index if is_cut else None
 
     def shards(self, wildcards: Any = None) -> list[str]:
         """The merged index, when there is a corpus, and those of the countries: of a failed merge Snakemake

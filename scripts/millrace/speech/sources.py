@@ -12,10 +12,10 @@ from typing import Any
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.path_map import PathMap
 from millrace.common.workflow import placements
-from millrace.common.workflow.built import Items
+from millrace.common.workflow.built import Items, unsaid
 from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
-from millrace.common.workflow.path_map import PathMap
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
 from millrace.speech.corpus import alignment, given_splits, media, splits, tables, twins
 from millrace.speech.corpus import country as country_folder
@@ -31,6 +31,8 @@ QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hou
 REMEDY = "run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root"
 # What the jobs note of alignment files beside their manifests: what they have read, and what they could not.
 _NOTED = "manifest/partitions/{}/{}.json"
+# The stage of the manifests, which the jobs' notes are of.
+_FIRST = "manifest"
 # Where the demo corpus is fetched to, which is also the default of countries_root.
 DEMO_ROOT = Path("resources/speech/countries")
 
@@ -100,7 +102,13 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
     states = [head.state for head in heads], asdict(settings), *map(media.signature, read_too)
     contents.state = jsonl.digest(states) if all(head.state for head in heads) else ""
-    contents.items = {"": _items(folder.parent, index)}
+    results = folder.parent
+    of_manifest = f"{results}/manifest/{{}}_manifest.csv"
+    contents.items = {
+        "": _items(results, index),
+        "countries": unsaid([f"{results}/shards/{{}}_index.parquet"], {_FIRST: [of_manifest]}),
+        "gone": unsaid([f"{results}/index.parquet"]),
+    }
     contents.settings = {key: getattr(settings, key) for key in sorted(FIXED)}
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     contents.left_out = chosen - set(groups)
@@ -199,13 +207,16 @@ def _partition_contents(country: Country, placed: list[Placement], assignment: A
 
 
 def _as_before(content: dict, folder: Path) -> dict:
-    """The content of a partition file; its alignments keep their digest if they say what they said at the
-    last sync, and are numbered (`later`: 1, 2, ...) if they came after others of their recording went into
-    shards. If the last sync's file is lost, all have come at once.
+    """The content of a partition file; its alignments keep their digest if they say what they said when they
+    were built, and are numbered (`later`: 1, 2, ...) if they came after others of their recording went into
+    shards. If no file tells of that, all have come at once.
     """
     name, results = content["partition"], folder.parent
     is_sharded = (results / f"shards/partitions/{name}/index.parquet").exists()
-    recordings = jsonl.read_or({}, folder / f"{name}.json").get("recordings", ())
+    # Before anything is built the last sync counts, which may have been a dry run's.
+    files = [folder / place / f"{name}.json" for place in (f"built/{_FIRST}", "built", "")]
+    read_each = (jsonl.read_or({}, path) for path in files)
+    recordings = next(filter(None, read_each), {}).get("recordings", ())
     earlier = {r["video_id"]: {os.path.basename(t["path"]): t for t in r["transcripts"]} for r in recordings}
     notes = cache(partial(_notes, results, name))
     for recording in content["recordings"]:
@@ -267,8 +278,11 @@ def _items(results: Path, index: Path) -> Items:
     def group(name: str) -> str:
         return partition.country if (partition := Partition.parse(name)) else name
 
-    outputs = "manifest/partitions/{}/manifest.parquet", "shards/partitions/{}/index.parquet"
-    return Items("recording", of, kinds, [f"{results}/{path}" for path in outputs], group, str)
+    manifest = f"{results}/manifest/partitions/{{}}/manifest.parquet"
+    outputs = [manifest, f"{results}/shards/partitions/{{}}/index.parquet"]
+    merged = [f"{index.parent}/countries/{{}}.json", f"{results}/manifest/{{}}_manifest.csv"]
+    stages = {_FIRST: outputs[:1]}
+    return Items("recording", of, kinds, outputs, group, str, stages=stages, merged=merged)
 
 
 def _country_content(country: Country, names: list[str]) -> dict:

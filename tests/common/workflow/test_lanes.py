@@ -3,6 +3,7 @@ folders."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import subprocess
@@ -12,9 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from snakemake.cli import get_argument_parser
 
+from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import config, lanes, placements
+from millrace.common.workflow import call, config, lanes, placements
+from millrace.common.workflow.built import Items
 from millrace.common.workflow.call import Call
 from millrace.common.workflow.partitions import Assignment
 from millrace.common.workflow.sources import Contents, Sources, SourcesMissing
@@ -164,6 +168,17 @@ def test_a_lane_whose_target_is_asked_for_is_switched_on():
     assert lanes.Lanes(section, ROOT, is_main_process=False, asked=asked).on == ["speech"]
 
 
+def test_a_run_whose_jobs_are_of_a_lane_first_reads_what_a_dry_run_had_no_time_for():
+    def check() -> None:
+        raise MillraceError("it names 3 tars that the dry run has not seen", "train.jsonl", "Start again")
+
+    some = lanes_of()
+    sources_of(some, lambda *_: dataclasses.replace(synced(), check=check))
+    some.start(["results/asr/partitions/a.json", "results/audit/x.json"])
+    with pytest.raises(SystemExit, match=r"^Millrace: speech: train\.jsonl: it names 3 tars .* Start again"):
+        some.start(["results/speech/manifest/a.parquet"])
+
+
 def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets(capsys):
     def parse(**section: object) -> tuple[lanes.Lanes, str]:
         some = lanes_of(**section)
@@ -184,6 +199,79 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
     assert line == said
     third.success(["manifest", "index"])
     assert parse(**new)[1] == ""
+
+
+def comparing(*_: object) -> Contents:
+    """A partition, of which first a manifest and then shards are made."""
+    outputs = ["results/speech/manifest/{}", "results/speech/shards/{}"]
+    stages = {"manifest": outputs[:1]}
+    items = Items("recording", lambda content: content, lambda *_: ["text"], outputs, str, stages=stages)
+    assignment = Assignment("assignment.jsonl", 1.0)
+    return Contents(assignment, {"a": {"x": 1}}, {"a": ["a"]}, total=1, items={"": items})
+
+
+def said_of(capsys, words: str, source: str = "speech", **section: object) -> str:
+    """What is said of the speech lane where the command line has these words."""
+    asked = call.parse(["snakemake", *words.split()], get_argument_parser)
+    made = {"lanes": ["speech", "asr"], "speech": section, "asr": {"source": source}}
+    some = lanes.Lanes(made, ROOT, is_main_process=True, asked=asked)
+    ask(some, comparing)
+    stages = {
+        "manifest": lanes.Stage(lambda: ["results/speech/manifest/a"], {"min_duration"}),
+        "shards": lanes.Stage(lambda: ["results/speech/shards/a"], {"min_duration", "max_cer"}),
+    }
+    some.register_targets(
+        "speech", lambda: ["results/speech/shards/a", "results/speech/report"], stages=stages
+    )
+    return capsys.readouterr().err.removeprefix("Millrace: speech: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_said"),
+    [
+        ("", True),
+        ("--cores 2 all", True),
+        ("--configfile music_large.yaml", True),
+        ("speech", True),
+        ("results/speech/index.parquet", True),
+        ("speech_fetch_corpus", False),
+        ("resources/speech/corpus.json", False),
+        ("music_fetch_demo", False),
+        ("music results/image/records/val/records.json", False),
+        ("music asr_data", True),
+        ("results/asr/buckets/bucket_config.json", True),
+        ("asr_data from manifests", False),
+        ("audit", True),
+        ("audit from manifests", False),
+        ("results/audit/asr/demo/findings.json", True),
+        ("results/audit/image/demo/findings.json", False),
+    ],
+)
+def test_changes_of_a_lane_are_said_where_its_targets_are_asked_for(capsys, words, is_said):
+    target, _, source = words.partition(" from ")
+    line = said_of(capsys, target, source or "speech")
+    assert line == ("1 recording new -> 1 of 1 partitions" if is_said else "")
+
+
+def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
+    def said(words: str, **section: object) -> str:
+        return said_of(capsys, words, **section)
+
+    def make(path: str, **section: object) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text("")
+        atomic.write_json("results/speech/partitions/index/choices.json", {path: section})
+
+    new = "1 recording new -> 1 of 1 partitions"
+    assert said("speech_manifest") == said("results/speech/manifest/a") == said("speech") == new
+    make("results/speech/manifest/a", min_duration=1, max_cer=1)
+    assert said("speech_manifest") == said("results/speech/manifest/a") == ""
+    assert said("speech_shards") == said("speech_manifest speech") == said("results/speech/other") == new
+    changed = {"min_duration": 2, "max_cer": 2, "hub": 2}
+    assert said("speech_manifest", **changed) == "min_duration 1 -> 2"
+    make("results/speech/shards/a", min_duration=1, max_cer=1, hub=1)
+    assert said("speech_shards", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"
+    assert said("speech", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2; hub 1 -> 2"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millrace.asr.manifests import files as manifest_files
 from millrace.common.errors import MillraceError
-from millrace.common.workflow.path_map import PathMap
+from millrace.common.path_map import PathMap
 
 PIECE = 1 << 17  # rows of one piece: about 30 MB with transcripts of usual length
 TAR_TEMPLATE = "audio_{shard_id}.tar"

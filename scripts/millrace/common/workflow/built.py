@@ -1,7 +1,7 @@
 """What the partitions were last built from, and how the sources differ from that, in the user's words.
 
-A partition file is copied to `built/` when the outputs of its jobs are up to date: so the comparison is with
-what was built, whatever dry runs have seen since.
+A partition file is copied to `built/` when the jobs' outputs are up to date, and to `built/<stage>/` when
+those of the first jobs are: so the comparison is with what was built, whatever dry runs have seen since.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ NAMED = 5
 class Items:
     """What a lane's partition files hold: `of` gives the items of a content by name, `kinds` what differs
     between two states of one ("text", "audio"), `outputs` what the jobs write, in that order, {} for the id.
+
+    `stages` are the first of the outputs, by the name of the targets that end there (`<lane>_<stage>`);
+    `merged`, for the items of a stage, what its merge reads of a group and then writes, {} for the group.
+    Of files without a `noun` nothing is said: only their times are kept.
     """
 
     noun: str
@@ -34,27 +38,66 @@ class Items:
     group: Callable[[str], str] = lambda name: "tars"  # of a partition, by its id
     shown: Callable[[str], str] = os.path.basename  # an item's name in a line
     noun_of: Callable[[str], str] | None = None  # of an item by its name, if there are several kinds
+    stages: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    merged: Sequence[str] = ()
+    stage: str = ""
+
+    def until(self, stage: str) -> Items:
+        """As the targets of a stage know them; itself for those that make everything."""
+        if stage not in self.stages:
+            return self
+        return replace(self, outputs=self.stages[stage], stages={}, stage=stage)
+
+    def copies(self, folder: Path) -> Path:
+        """Where the partition files of `folder` lie as they were last built, until this stage."""
+        return folder / "built" / self.stage
 
     def is_current(self, path: Path) -> bool:
         """Whether the outputs of a partition file are all there, none older than what it was made from."""
-        with contextlib.suppress(OSError):
-            times = [os.stat(name.format(path.stem)).st_mtime_ns for name in (str(path), *self.outputs)]
-            return times == sorted(times)
-        return False
+        return _in_order([str(path), *(output.format(path.stem) for output in self.outputs)])
+
+    def is_merged(self, group: str) -> bool:
+        """Whether the merge of this stage knows the group as it is now."""
+        return bool(self.stage and self.merged) and _in_order([path.format(group) for path in self.merged])
 
     def has_output(self, name: str) -> bool:
         """Whether anything is left that the jobs of a partition wrote."""
         return any(os.path.exists(output.format(name)) for output in self.outputs)
 
 
+def unsaid(outputs: Sequence[str], stages: Mapping[str, Sequence[str]] | None = None) -> Items:
+    """Files of which nothing is said, as only merges read them."""
+    return Items("", lambda content: {}, lambda old, new: [], outputs, stages=stages or {})
+
+
 def keep(folder: Path, items: Items) -> set[str]:
     """Copy the partition files of `folder` that are built as they are; return all ids, old ones too."""
-    (folder / "built").mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.json"):
-        copy = folder / "built" / path.name
-        if not _equal(path, copy) and items.is_current(path):
-            shutil.copy2(path, copy)
+    for each in (items, *map(items.until, items.stages)):
+        copies = each.copies(folder)
+        copies.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob("*.json"):
+            copy = copies / path.name
+            if not _equal(path, copy) and each.is_current(path):
+                shutil.copy2(path, copy)
     return {path.stem for place in (folder, folder / "built") for path in place.glob("*.json")}
+
+
+def restore_times(folder: Path, items: Items) -> None:
+    """Give partition files that say again what all that is there was built from the time that they had then.
+
+    So an edit that was undone makes nothing pending, however large the file is, and whatever has been
+    written in between by dry runs.
+    """
+    stages = [items, *map(items.until, items.stages)]
+    for path in folder.glob("*.json"):
+        if _mtime(path) in [_mtime(each.copies(folder) / path.name) for each in stages]:
+            continue
+        made = [each for each in stages if os.path.exists(each.outputs[-1].format(path.stem))]
+        copies = [each.copies(folder) / path.name for each in made]
+        if copies and all(_equal(path, copy) for copy in copies):
+            built = min(map(_mtime, copies))
+            if built < _mtime(path):
+                os.utime(path, ns=(built, built))
 
 
 def compare(
@@ -62,24 +105,26 @@ def compare(
 ) -> tuple[list[str], list[str], int]:
     """How the partition files `names` in `folder`, of `total` items, differ from what was built: phrases for
     the user, a line for each difference, how many partitions differ. Groups in `left_out` are not chosen, but
-    not gone.
+    not gone; those that have gone end with the last stage.
     """
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     vanished: Counter = Counter()
-    copies = {path.stem: path for path in (folder / "built").glob("*.json")}
-    pairs = {name: (folder / f"{name}.json", folder / f"built/{name}.json") for name in names}
+    place = items.copies(folder)
+    copies = {path.stem: path for path in place.glob("*.json")}
+    pairs = {name: (folder / f"{name}.json", place / f"{name}.json") for name in names}
     pending = [name for name, pair in pairs.items() if not _equal(*pair)]
     if not copies:  # A first build, if it is not that of an earlier version, which took no copies.
         first = total and not any(os.path.exists(items.outputs[-1].format(name)) for name in names)
         return ([f"{_count(total, items.noun)} new"], [], len(pending)) if first else ([], [], 0)
     groups = {items.group(name) for name in names}
     for name in sorted(copies.keys() - pairs.keys()):
-        if not items.has_output(name):
-            copies[name].unlink()  # The merge has deleted them.
-        elif (group := items.group(name)) in groups:
+        group = items.group(name)
+        if not items.has_output(name) or items.is_merged(group):
+            copies[name].unlink()  # The merge has deleted them, or no longer reads them.
+        elif group in groups:
             before |= items.of(jsonl.read(copies[name]))
-        elif group not in left_out:
+        elif group not in left_out and not items.stage:
             vanished[group] += len(items.of(jsonl.read(copies[name])))
     for name in pending:
         one = items.of(jsonl.read(copies[name])) if name in copies else {}
@@ -105,6 +150,19 @@ def compare(
         shown = [f" ({', '.join(each)})" if each and len(lines) <= NAMED else "" for each in parts]
         phrases.append(", ".join(map("".join, zip(counts, shown, strict=True))))
     return phrases, lines, len(pending)
+
+
+def _mtime(path: str | os.PathLike) -> int:
+    """In nanoseconds; 0 if there is no such file."""
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_mtime_ns
+    return 0
+
+
+def _in_order(paths: Sequence[str]) -> bool:
+    """Whether all of these files are there, none older than those before it."""
+    times = [_mtime(path) for path in paths]
+    return 0 not in times and times == sorted(times)
 
 
 def _equal(path: Path, copy: Path) -> bool:

@@ -8,13 +8,13 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, printable
-from millrace.common.workflow import left_over, run_lock
+from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.call import Call
 from millrace.common.workflow.config import LANES
@@ -23,6 +23,18 @@ from millrace.common.workflow.sources import Sources, SourcesMissing
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
 DEVICES = Path("/dev")
 _CHOICES = "results/{}/partitions/index/choices.json"
+
+
+class Stage(NamedTuple):
+    """What the target <lane>_<stage> makes, which is not all of the lane: its files, and the keys of the
+    config that decide on them (with a point or without)."""
+
+    files: Callable[[], list[str]]
+    keys: Collection[str]
+
+    def makes(self, path: str) -> bool:
+        """Whether a file lies where those of the stage lie."""
+        return any(path.startswith(f"{os.path.dirname(file)}/") for file in self.files())
 
 
 class Lanes:
@@ -39,7 +51,7 @@ class Lanes:
     ) -> None:
         """`basedir` is the folder of the clone. `jobs` is Snakemake's --jobs, which it keeps only for other
         executors than its local one; `asked` is what it was asked for."""
-        asked = asked if asked and is_main_process else Call()
+        self._asked = asked = asked if asked and is_main_process else Call()
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
         # A lane whose target is asked for by name is switched on for this run.
         self.on = [lane for lane in LANES if lane in config["lanes"] or lane in asked.lanes()]
@@ -48,6 +60,7 @@ class Lanes:
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
         self._choices: dict[str, dict[str, Any]] = {}
+        self._remade: dict[str, list[str]] = {}
         self._said: set[str] = set()
         self._parsed = time.time()
         self._left_over = ""
@@ -161,20 +174,81 @@ class Lanes:
         return sources
 
     def register_targets(
-        self, lane: str, targets: Callable[[], list[str]], pending_notes: Callable[[], list[str]] = list
+        self,
+        lane: str,
+        targets: Callable[[], list[str]],
+        pending_notes: Callable[[], list[str]] = list,
+        stages: Mapping[str, Stage] | None = None,
+        listed: lost.Listed | None = None,
     ) -> None:
-        """Register what the lane builds when it is switched on, and say what differs from what was built."""
+        """Register what the lane builds when it is switched on, and say what of that, as far as it is asked
+        for, differs from what was built; and which files that its indices list are lost.
+        """
         self._targets[lane] = targets
         if lane not in self._sources:
             return
-        sources, built = self._sources[lane], self._built_choices(lane)
         with contextlib.suppress(SourcesMissing):
-            now = self._choices[lane]
-            before = [built.get(path, {}) for path in targets()]
-            keys = dict.fromkeys(text for each in before for text in workflow_sources.differences(each, now))
-            changes = "; ".join(filter(None, [sources.changes, *keys]))
-            for text in filter(None, [changes, *pending_notes()]):
-                self._say(f"{lane}: {text}")
+            stage = self._asked_stage(lane, stages or {})
+            if stage is not None:
+                files, now = targets, self._choices[lane]
+                if stages and stage in stages:
+                    files, keys = stages[stage]
+                    now = {key: value for key, value in now.items() if key.partition(".")[0] in keys}
+                self._say_changes(lane, self._sources[lane].changes_until(stage), files(), now)
+                for note in pending_notes():
+                    self._say(f"{lane}: {note}")
+                if listed and stage not in listed.before and (makers := listed.lost()):
+                    self._say(f"{lane}: {lost.shown(makers)}")
+                    self._remade[lane] = sorted({*makers.values()})
+
+    def remaking(
+        self, lane: str, inputs: Callable[..., list[str]], workflow: Any
+    ) -> Callable[..., list[str]]:
+        """The input function of the merge of a lane, or of the job that makes what an index lists: what has
+        been lost is made again.
+        """
+        return lost.Remaker(self._remade.get(lane, ()), inputs, workflow)
+
+    def _say_changes(self, lane: str, changes: str, files: list[str], now: dict[str, Any]) -> None:
+        """Say what differs from what these files were made from: items of the sources, and keys."""
+        built = self._built_choices(lane)
+        before = [built.get(path, {}) for path in files]
+        keys = dict.fromkeys(text for each in before for text in workflow_sources.differences(each, now))
+        if line := "; ".join(filter(None, [changes, *keys])):
+            self._say(f"{lane}: {line}")
+
+    def _asked_stage(self, lane: str, stages: Mapping[str, Stage]) -> str | None:
+        """Until which of its stages a lane is asked for: "" for everything, None for nothing of it."""
+        asked = sorted(self._asked.asked) or ["all"]
+        found = [self._stage_of(lane, target, stages) for target in asked]
+        reached = {stage for stage in found if stage is not None}
+        if len(reached) == 1:
+            return reached.pop()
+        return "" if reached else None
+
+    def _stage_of(self, lane: str, target: str, stages: Mapping[str, Stage]) -> str | None:
+        """As `_asked_stage`, of one target, a rule's name or a file."""
+        is_file = "/" in target
+        owner, _, rest = target.removeprefix("results/").partition("/" if is_file else "_")
+        if owner == lane:
+            if not is_file:
+                return None if rest.startswith("fetch_") else rest if rest in stages else ""
+            return next((name for name, stage in stages.items() if stage.makes(target)), "")
+        if owner not in (*LANES, "resources"):
+            # All that the config names; and what we do not know by its name.
+            return "" if lane in self.config["lanes"] or owner != "all" else None
+        return self._stage_of_needed(lane, owner, rest)
+
+    def _stage_of_needed(self, lane: str, owner: str, rest: str) -> str | None:
+        """As `_asked_stage`, of a target of another lane, which may need this one."""
+        if rest.startswith("fetch_"):
+            return None
+        if owner == "audit" and rest:  # results/audit/<lane>/<run>/...
+            return self._stage_of(lane, f"results/{rest}", {})
+        if owner == "audit" and lane != "speech":
+            return ""
+        reads_shards = owner in ("asr", "audit") and self.config["asr"]["source"] == "speech"
+        return "shards" if lane == "speech" and reads_shards else None
 
     def targets(self) -> list[str]:
         """The final files of all lanes that are switched on. Raises SourcesMissing."""

@@ -67,11 +67,21 @@ class DigestCache:
     def get(self, stat: Stat, read: Callable[[str], Any], again: bool = False) -> Any:
         """The facts of the file: cached where size, mtime and inode are as they were, else `read(path)`."""
         entry = self._new.get(stat.path) or self._old.get(stat.path)
-        if again or entry is None or entry[0] != stat.signature:
+        if again or not self.knows(stat):
             self.reads += 1
             entry = [stat.signature, read(stat.path)]
         self._new[stat.path] = entry
         return entry[1]
+
+    def knows(self, stat: Stat) -> bool:
+        """Whether the facts of the file are known as it is."""
+        entry = self._new.get(stat.path) or self._old.get(stat.path)
+        return entry is not None and entry[0] == stat.signature
+
+    def retain(self, path: str) -> None:
+        """Keep what is known of a file, of whatever state of it, without asking for it."""
+        if path in self._old:
+            self._new.setdefault(path, self._old[path])
 
     def last(self, path: str) -> Any:
         """The facts of a file, of whatever state of it; None for a new one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,23 @@ class Sources:
     """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop a run,
-    `changes` says what differs from what was built. `unchanged` are files that say what they said when they
-    were built, whatever their times; `check` reads what a dry run has no time for.
+    `changes_until` says what differs from what the targets of a stage ("": all) were built from. `unchanged`
+    are files that say what they said when they were built, whatever their times; `check` reads what a dry run
+    has no time for.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
     files: dict[str, list[str]] = field(default_factory=dict)
     missing: SourcesMissing | None = None
     notes: list[str] = field(default_factory=list)
-    changes: str = ""
+    changes_until: Callable[[str], str] = lambda stage: ""
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
+
+    @property
+    def changes(self) -> str:
+        """What differs from what was built."""
+        return self.changes_until("")
 
     def required(self) -> Sources:
         """Itself. Raises SourcesMissing, but for the demo that was never fetched."""
@@ -60,7 +67,8 @@ class Contents:
     `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it
     was at the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
     sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
-    compare with what was built, by sub-folder ("" for the partitions), `then` what all make. `settings` count
+    compare with what was built, by sub-folder ("" for the partitions; with one for "gone", groups that were
+    built and are no more are listed there for the merge), `then` what all make. `settings` count
     for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
     are those of Sources.
     """
@@ -140,17 +148,28 @@ def sync(
     names = _as_before(folder, contents, is_run)
     if names is None:
         names = _rebuild(folder, contents, tables, is_run)
-    changes = _changes(folder, contents, names)
-    if ids:
+    if "gone" in contents.items:
         _list_gone(folder / "gone/groups.json", contents, ids[""] - {*names})
+    for name, items in contents.items.items():
+        built.restore_times(folder / name, items)
     return Sources(
         partitions=contents.groups,
         files=contents.files,
         notes=contents.notes,
-        changes=changes,
+        changes_until=partial(_changes_until, folder, contents, names),
         unchanged=contents.unchanged,
         check=contents.check,
     )
+
+
+def _changes_until(folder: Path, contents: Contents, names: Collection[str], until: str) -> str:
+    """What differs from what the targets of a stage were built from; "" if nothing does.
+
+    What was made of an edit that is undone since is up to date for the last stage only.
+    """
+    stages = [stage for items in contents.items.values() for stage in items.stages]
+    each = (_changes(folder, contents, names, stage) for stage in dict.fromkeys([until, *stages]))
+    return next(filter(None, each), "")
 
 
 def _as_before(folder: Path, contents: Contents, is_run: bool) -> list[str] | None:
@@ -210,12 +229,17 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{key} {shown(before[key])} -> {shown(now[key])}" for key in changed]
 
 
-def _changes(folder: Path, contents: Contents, names: Collection[str]) -> str:
-    """One line of what differs from what was built, and what that makes pending; "" if nothing does."""
+def _changes(folder: Path, contents: Contents, names: Collection[str], stage: str) -> str:
+    """One line of what differs from what the targets of a stage were built from, and what that makes pending;
+    "" if nothing does.
+    """
     phrases, lines, pending = [], [], []
     for name, items in contents.items.items():
+        if not items.noun:
+            continue
         ids, total = ([*contents.others[name]], 0) if name else (names, contents.total)
-        texts, differences, count = built.compare(folder / name, ids, total, items, contents.left_out)
+        compared = folder / name, ids, total, items.until(stage), contents.left_out
+        texts, differences, count = built.compare(*compared)
         phrases, lines = phrases + texts, lines + differences
         pending += [f"{count} of {len(ids)} partitions"] if count and not name else []
     pending += [contents.then or "the merges"] if contents.then or not pending else []
@@ -227,9 +251,15 @@ def _changes(folder: Path, contents: Contents, names: Collection[str]) -> str:
 
 
 def _list_gone(path: Path, contents: Contents, gone_ids: Collection[str]) -> None:
-    """List the groups that were built and are no more: an input of the merge, which deletes their files."""
+    """List the groups that were built and are no more: an input of the merge, which deletes their files.
+
+    What the last merge was told of stays in the list, and with it the list, while the groups are not back.
+    """
     items, present = contents.items[""], {*contents.groups, *contents.left_out}
     gone = {items.group(name) for name in gone_ids if items.has_output(name)}
-    gone = {*gone, *jsonl.read_or([], path)} - present
-    if gone or path.exists():
+    merged = contents.items["gone"].copies(path.parent) / path.name
+    gone = {*gone, *jsonl.read_or([], path), *jsonl.read_or([], merged)} - present
+    if gone or merged.exists():
         atomic.write_if_changed(path, atomic.json_bytes(sorted(gone)))
+    else:  # only dry runs have seen what was gone, and has come back
+        path.unlink(missing_ok=True)

@@ -8,8 +8,8 @@ import unicodedata
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from millrace.common.path_map import PathMap, slashed
 from millrace.common.workflow.partitions import Stat
-from millrace.common.workflow.path_map import PathMap, slashed
 from millrace.speech.corpus import alignment
 
 # Where the corpus keeps audio, the likeliest first; other folders under downloaded_audio/ follow by name.

@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 
 from millrace.common import atomic
+from millrace.common.path_map import PathMap
 from millrace.common.workflow.partitions import DigestCache
-from millrace.common.workflow.path_map import PathMap
 from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus.country import Country, Recording
 from millrace.speech.corpus.media import MediaFolder, signature

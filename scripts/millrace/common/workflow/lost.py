@@ -1,0 +1,74 @@
+"""Files that an index lists, and that are no longer there: Snakemake knows the index only."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
+
+from millrace.common.errors import counted
+
+# More lost files than this are counted.
+_NAMED = 5
+
+
+class Listed(NamedTuple):
+    """What a lane's indices list: paths, and the declared output of the job that makes one of them.
+
+    `maker` is asked for lost files only; None if its job has run since the index was written. Targets of the
+    stages `before` end before these files are made.
+    """
+
+    paths: Callable[[], Iterable[str]]
+    maker: Callable[[str], str | None]
+    before: Collection[str] = ()
+
+    def lost(self) -> dict[str, str]:
+        """The paths that are not there, and what makes them."""
+        makers = {path: self.maker(path) for path in lost_files(self.paths())}
+        return {path: maker for path, maker in makers.items() if maker}
+
+
+def lost_files(paths: Iterable[str]) -> list[str]:
+    """Those of the paths that are not there, with one listing a folder."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        names[folder].append(name)
+    return [f"{folder}/{name}" for folder in names for name in _missing(folder, names[folder])]
+
+
+def _missing(folder: str, names: list[str]) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            # A link stays in the listing where what it leads to is gone.
+            present = {entry.name for entry in entries if not entry.is_symlink() or os.path.exists(entry)}
+    except (FileNotFoundError, NotADirectoryError):
+        return names
+    return [name for name in names if name not in present]
+
+
+def shown(paths: Collection[str]) -> str:
+    """The line for the user."""
+    names = [os.path.basename(path) for path in paths]
+    if len(names) <= _NAMED:
+        return f"lost: {', '.join(names)}"
+    return f"lost: {counted(len(names), 'file')}, such as {names[0]}"
+
+
+class Remaker:
+    """An input function that has the jobs of lost files run again, as --forcerun would, but for jobs of the
+    DAG only.
+
+    It is asked while the DAG grows, before Snakemake looks for what is pending. Its inputs are those of
+    `inputs`, so a job is recorded as always.
+    """
+
+    def __init__(self, outputs: Iterable[str], inputs: Callable[[Any], list[str]], workflow: Any) -> None:
+        self._outputs, self._inputs, self._workflow = outputs, inputs, workflow
+
+    def __call__(self, wildcards: Any) -> list[str]:
+        if self._outputs:
+            self._workflow.dag.forcefiles.update(self._outputs)
+        return self._inputs(wildcards)

@@ -1,0 +1,65 @@
+"""Files that an index lists and that are no longer there: found by listing folders, made again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from millrace.common.workflow import lost
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    """Files in two folders, a link among them."""
+    for name in ("a/1.tar", "a/2.tar", "b/3.tar", "real.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "b/4.tar").symlink_to(tmp_path / "real.tar")
+    return [f"{tmp_path}/{name}" for name in ("a/1.tar", "b/3.tar", "a/2.tar", "b/4.tar")]
+
+
+def test_a_file_that_was_moved_away_is_lost_and_one_that_is_back_is_not(paths):
+    assert lost.lost_files(paths) == []
+    os.rename(paths[2], f"{paths[2]}.aside")
+    assert lost.lost_files(paths) == [paths[2]]
+    os.rename(f"{paths[2]}.aside", paths[2])
+    assert lost.lost_files(paths) == []
+
+
+def test_files_are_lost_with_their_folder_and_with_what_a_link_leads_to(paths, tmp_path):
+    (tmp_path / "real.tar").unlink()
+    assert lost.lost_files(paths) == [paths[3]]
+    for path in (paths[0], paths[2]):
+        os.unlink(path)
+    (tmp_path / "a").rmdir()
+    assert lost.lost_files(paths) == [paths[0], paths[2], paths[3]]
+
+
+def test_each_folder_is_listed_once(paths, monkeypatch):
+    scanned, scan = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: scanned.append(folder) or scan(folder))
+    assert lost.lost_files(paths * 100) == []
+    assert len(scanned) == 2
+
+
+def test_a_file_whose_job_has_run_since_is_not_lost(paths):
+    os.unlink(paths[0])
+    os.unlink(paths[1])
+    makers = {paths[0]: "index"}
+    assert lost.Listed(lambda: paths, makers.get).lost() == makers
+
+
+def test_a_few_are_named_and_many_counted():
+    assert lost.shown(["x/b_5_7.parquet", "y/1.tar"]) == "lost: b_5_7.parquet, 1.tar"
+    assert lost.shown([f"x/{n}.tar" for n in range(6)]) == "lost: 6 files, such as 0.tar"
+
+
+@pytest.mark.parametrize("outputs", [[], ["index"]])
+def test_the_job_of_a_lost_file_is_forced_while_its_inputs_stay_as_they_are(outputs):
+    dag = SimpleNamespace(forcefiles={"asked for"})
+    inputs = lost.Remaker(outputs, lambda wildcards: [wildcards], SimpleNamespace(dag=dag))
+    assert inputs("x") == ["x"]
+    assert dag.forcefiles == {"asked for", *outputs}

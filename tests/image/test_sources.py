@@ -1,0 +1,138 @@
+"""Which partitions of images a change of the folder makes pending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millrace.common import jsonl
+from millrace.common.workflow import placements
+from millrace.common.workflow.sources import Sources, sync
+from millrace.image import sources
+from tests.image.trees import small_tree, write_picture
+
+RECORDS = {"train_files": 6, "val_files": 1}
+
+
+class Tree:
+    """A small image folder, and the partition files that a sync makes of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.results = small_tree(folder / "images"), folder / "results"
+        self.partitions = self.results / "partitions"
+
+    def dry(self, **records: object) -> Sources:
+        """What a dry run syncs."""
+        settings = sources.Settings(str(self.root), 10, RECORDS | records)
+        return sync(sources.collect, settings, self.partitions)
+
+    def sync(self, **records: object) -> Sources:
+        """What a real run syncs."""
+        synced = self.dry(**records)
+        placements.keep_draft(self.partitions)
+        return synced
+
+    def build(self) -> None:
+        """As if the jobs had run."""
+        for split, names in self.sync().partitions.items():
+            paths = [f"partitions/{name}.json" for name in names]
+            for path in (*paths, f"{split}/records.json"):
+                (self.results / "records" / path).parent.mkdir(parents=True, exist_ok=True)
+                (self.results / "records" / path).write_text("")
+
+    def inputs(self) -> dict[str, tuple[int, bytes]]:
+        """All that the jobs' times are compared with."""
+        paths = [path for name in ("", "splits") for path in (self.partitions / name).glob("*.json")]
+        return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+
+@pytest.fixture
+def tree(tmp_path) -> Tree:
+    made = Tree(tmp_path)
+    made.build()
+    return made
+
+
+def images(tree: Tree) -> list[str]:
+    """The paths of train's images, partition by partition."""
+    contents = [jsonl.read(path) for path in sorted(tree.partitions.glob("train-*.json"))]
+    rows = [row for content in contents for plan in content["files"] for row in plan["rows"]]
+    return [row.split(" ", 3)[3] for row in rows]
+
+
+def moved(tree: Tree) -> Callable[[], object]:
+    """Move an image out of the tree; what puts it back as it was."""
+    path = tree.root / "train/class 1/004.png"
+    kept = path.rename(tree.root.parent / "aside.png")
+    return lambda: kept.rename(path)
+
+
+def replaced(tree: Tree) -> Callable[[], object]:
+    put_back = moved(tree)
+    write_picture(tree.root / "train/class 1/004.png", 99, size=(9, 9))
+    return put_back
+
+
+def added(tree: Tree) -> Callable[[], object]:
+    return write_picture(tree.root / "train/class 1/new.png", 99).unlink
+
+
+def class_added(tree: Tree) -> Callable[[], object]:
+    paths = [write_picture(tree.root / split / "another/new.png", 99) for split in ("train", "val")]
+
+    def undo() -> None:
+        for path in paths:
+            path.unlink()
+            path.parent.rmdir()
+
+    return undo
+
+
+UNDONE = {"replaced": replaced, "removed": moved, "added": added, "class added": class_added}
+
+
+@pytest.mark.parametrize("dry_runs", [0, 2])
+@pytest.mark.parametrize("change", UNDONE.values(), ids=UNDONE)
+def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(tree, change, dry_runs):
+    assert tree.sync().changes == ""
+    before = tree.inputs()
+    undo = change(tree)
+    for _ in range(dry_runs):
+        assert tree.dry().changes != ""
+    undo()
+    assert tree.dry().changes == ""
+    assert tree.inputs() == before
+
+
+def test_a_partition_file_that_was_deleted_comes_back_as_it_was(tree):
+    tree.sync()
+    before = tree.inputs()
+    next(tree.partitions.glob("train-*.json")).unlink()
+    assert tree.dry().changes == "" and tree.inputs() == before
+
+
+@pytest.mark.parametrize("option", [{"train_size": 32}, {"exif": "apply"}, {"layout": "encoded"}])
+def test_other_pixels_change_every_partition_of_train_though_no_image_has_changed(tree, option):
+    tree.sync()
+    before = tree.inputs()
+    tree.dry(**option)
+    trains = [name for name in before if name.startswith("train-")]
+    assert trains and all(tree.inputs()[name] != before[name] for name in trains)
+    tree.dry()
+    assert tree.inputs() == before
+
+
+def test_the_order_of_an_earlier_run_is_kept_and_another_seed_draws_anew(tree):
+    tree.sync()
+    order, before = tree.partitions / "index/train.txt", images(tree)
+    kind, *paths = order.read_text().splitlines()
+    order.write_text("\n".join([kind, *paths[::-1], ""]))
+    tree.dry()
+    assert images(tree) != before and sorted(images(tree)) == sorted(before)
+    order.write_text("\n".join([kind, *paths, ""]))
+    tree.dry()
+    assert images(tree) == before
+    tree.sync(seed=43)
+    assert images(tree) != before and order.read_text().splitlines()[0] == "seed 43"
