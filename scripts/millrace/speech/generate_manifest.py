@@ -38,6 +38,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--country", help="folder of --countries-root")
     either = f"{_ROOTS[0]}, or else the demo's {_ROOTS[1]}"
     add("--countries-root", help=f"folder of the countries (default: {either})")
+    roots = "folders that audio of --country may lie in, beside --countries-root"
+    add("--audio-roots", nargs="+", default=[], metavar="FOLDER", help=roots)
     add("--manifest-dir", default="manifests", help="output of --country: folder (default %(default)s)")
     add("--min-duration", type=cli.positive_float, default=3.0, help="seconds (default %(default)s)")
     add("--max-duration", type=cli.positive_float, default=20.0, help="seconds (default %(default)s)")
@@ -57,7 +59,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("give --partition with its four outputs, or --country")
     if args.country:
         root = args.countries_root or next(filter(os.path.isdir, _ROOTS), _ROOTS[0])
-        settings = sources.Settings(root, "", _FRACTIONS, train_subset_hours=500, partition_hours=1e6)
+        sizes = {"train_subset_hours": 500, "partition_hours": 1e6}
+        settings = sources.Settings(root, "", _FRACTIONS, **sizes, audio_roots=args.audio_roots)
         generated = by_hand.generate(args.country, sources.collect, settings, args.manifest_dir, limits)
         cli.log.info("%s", generated.line())
         for warning in generated.warnings:

@@ -25,7 +25,7 @@ from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
-QUIET_KEYS |= {"splits_file", "max_recordings"}
+QUIET_KEYS |= {"splits_file", "max_recordings", "audio_roots"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
 # What to do if nothing is there.
 REMEDY = "run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root"
@@ -48,6 +48,7 @@ class Settings:
     partition_hours: float
     countries: list[str] = field(default_factory=list)
     path_map: Mapping[str, str] = field(default_factory=dict)
+    audio_roots: list[str] = field(default_factory=list)
     language_map: Mapping[str, str] = field(default_factory=dict)
     max_recordings: int | None = None
     splits_file: str = ""
@@ -63,8 +64,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
     lists = folder.parent.glob(_NOTED.format("*", "damaged"))
     suspects = {path for each in lists for path in jsonl.read_or([], each)}
-    maps = {"path_map": settings.path_map, "language_map": settings.language_map}
-    tables.refresh(folders, index, **maps, suspects=suspects)
+    rules = {key: getattr(settings, key) for key in ("path_map", "audio_roots", "language_map")}
+    tables.refresh(folders, index, **rules, suspects=suspects)
     names = [country_folder.id_of(path) for path in folders]
     heads = [head for name in names if (head := tables.head(index, name))]
     if not any(head.files for head in heads):
@@ -89,11 +90,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     notes += [f"{h.name}: no *{SUFFIX} in its Alignment/alignment_output" for h in heads if not h.files]
     if unknown := [h.name for h in heads if h.language == "und" and h.files]:
         notes.append(f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map")
-    damaged = [(h.name, each) for h in heads for each in h.rejected if each["reason"].startswith("json_")]
-    if damaged:
-        name, reject = damaged[0]
-        count = f"{len(damaged)} alignment files are" if len(damaged) > 1 else "1 alignment file is"
-        notes.append(f"{count} left out: {name}: {reject['file']}: {reject['detail']}")
+    notes += [*_left_out(heads, "json_"), *_left_out(heads, "audio_outside")]
     groups: dict[str, list[str]] = {name: [] for name in names}
     contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
     contents.partitions = _partitions(contents, settings, folder, heads, table("audio"))
@@ -113,6 +110,17 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     contents.left_out = chosen - set(groups)
     return contents
+
+
+def _left_out(heads: list[Country], reasons: str) -> list[str]:
+    """A line with the first of the alignment files that are rejected for `reasons`, which begin so."""
+    rejects = [(head.name, each) for head in heads for each in head.rejected]
+    rejects = [(name, each) for name, each in rejects if each["reason"].startswith(reasons)]
+    if not rejects:
+        return []
+    name, reject = rejects[0]
+    count = f"{len(rejects)} alignment files are" if len(rejects) > 1 else "1 alignment file is"
+    return [f"{count} left out: {name}: {reject['file']}: {reject['detail']}"]
 
 
 def _partitions(

@@ -17,6 +17,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder, is_utf8
+from millrace.speech.corpus.roots import AudioOutside
 from millrace.speech.names import safe_name
 
 # Where a country's alignment files lie; and what stands in their listing for a folder.
@@ -181,7 +182,10 @@ def _add_transcript(
         audio_file = video_id
     else:
         return "no_audio_file", "no `audio_file`, and no audio file whose name this one starts with"
-    stat = media.find(audio_file)
+    try:
+        stat = media.find(audio_file)
+    except AudioOutside as outside:
+        return "audio_outside", shown(str(outside))
     recording = country.recordings.setdefault(video_id, Recording(country.name, video_id))
     recording.hours = max(recording.hours, facts["hours"])
     recording.transcripts.append(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from millrace.common.path_map import PathMap, slashed
 from millrace.common.workflow.partitions import Stat
 from millrace.speech.corpus import alignment
+from millrace.speech.corpus.roots import AudioRoots
 
 # Where the corpus keeps audio, the likeliest first; other folders under downloaded_audio/ follow by name.
 FOLDERS = (
@@ -31,16 +33,24 @@ _NOT_MEDIA = {
 class MediaFolder:
     """The audio files of one country, found by name, by stem, or by an old path mapped to a new one.
 
-    `path_map` maps path prefixes as written in alignment files to prefixes on this machine. `stats` are those
-    of all files below downloaded_audio; `outside` says of what else was looked for whether it is there.
+    `path_map` maps path prefixes as written in alignment files to prefixes on this machine; `audio_roots` are
+    folders that audio may lie in, beside the corpus and what `path_map` leads to. `stats` are those of all
+    files below downloaded_audio, and `resolved` where its folders and links lead; `outside` says of what else
+    was looked for whether it is there.
     """
 
-    def __init__(self, country_folder: str | os.PathLike, path_map: PathMap) -> None:
+    def __init__(
+        self, country_folder: str | os.PathLike, path_map: PathMap, audio_roots: Sequence[str] = ()
+    ) -> None:
         root, self.path_map = Path(country_folder), path_map
+        # What maps to nothing leads to the root of the file system.
+        mapped = (new or "/" for _, new in path_map.pairs)
+        self.audio_roots = AudioRoots([root.parent, *mapped, *audio_roots])
         self.roots = [
             os.path.join(each, "").removeprefix("./") for each in (root, root.parent, root.parent.parent)
         ]
         self.stats: dict[str, Stat] = {}
+        self.resolved: dict[str, str] = {}
         self.outside: dict[str, list[int] | None] = {}
         # Paths of media by folder, both in the order in which they are tried.
         self._media: dict[str, list[str]] = {}
@@ -60,6 +70,7 @@ class MediaFolder:
         likely: list[tuple[bool, str]] = []
         folders: list[str] = []
         self._media[folder] = []  # its place among the folders
+        self.resolved[folder] = os.path.realpath(folder)
         for entry in entries:
             try:
                 status = entry.stat()
@@ -69,6 +80,8 @@ class MediaFolder:
                 folders += [] if entry.name.startswith(".") else [entry.name]
             elif stat.S_ISREG(status.st_mode):
                 self.stats[entry.path] = Stat.of(entry.path, status)
+                if entry.is_symlink():
+                    self.resolved[entry.path] = os.path.realpath(entry.path)
                 suffix = _suffix(entry.name)
                 if not entry.name.startswith(".") and suffix not in _NOT_MEDIA and is_utf8(entry.path):
                     likely.append((suffix not in _MEDIA, entry.path))
@@ -91,18 +104,35 @@ class MediaFolder:
 
         Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the
         country, the corpus, or the corpus' parent), the same file name in the country's audio folders, the
-        same stem there; name and stem as written, else in Unicode's normal form.
+        same stem there; name and stem as written, else in Unicode's normal form. What `audio_roots` do not
+        hold is passed over; AudioOutside if there is nothing else.
         """
+        refused: Stat | None = None
+        for status in self._candidates(audio_file):
+            if self.audio_roots.hold(self._real(status.path)):
+                return status
+            refused = refused or status
+        if refused:
+            raise self.audio_roots.outside(refused.path, self._real(refused.path))
+        return None
+
+    def _candidates(self, audio_file: str) -> Iterator[Stat]:
+        """The files that `audio_file` may mean, the surest first."""
         written = slashed(audio_file)
         plain = written if written == os.path.normpath(written) else str(PurePosixPath(written))
         places = [written] if written.startswith("/") else [root + plain for root in self.roots]
         for path in [*self.path_map.mapped(written), *places]:
             if status := self._stat(path):
-                return status
+                yield status
         for table, title in zip(self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True):
-            if paths := table.get(title):
-                return self.stats[paths[0]]
-        return None
+            yield from (self.stats[path] for path in table.get(title, ()))
+
+    def _real(self, path: str) -> str:
+        """The path of a file without links; for what the walk has seen the disk is not asked again."""
+        folder, name = os.path.split(path)
+        if folder not in self._media:
+            return self.audio_roots.real(path)
+        return self.resolved.get(path) or os.path.join(self.resolved[folder], name)
 
     def _stat(self, path: str) -> Stat | None:
         """The stat of a regular file; a folder that is missing is asked for once."""

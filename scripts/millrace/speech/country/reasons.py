@@ -33,6 +33,7 @@ MEANINGS = {
     "json_not_an_object": "the top level is not an object",
     "json_unreadable": "the file cannot be read",
     "no_segments": "holds no segments",
+    "audio_outside": "names audio outside of the folders that it may come from: speech.audio_roots",
     "no_audio_file": "does not say which audio it belongs to",
     "name_not_utf8": "the name of the file or of a folder it lies in is not UTF-8",
     "over_max_recordings": "its recording is left out by speech.max_recordings",
