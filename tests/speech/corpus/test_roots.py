@@ -96,6 +96,25 @@ def test_a_link_that_leads_out_is_rejected_and_the_reject_says_where_it_leads(co
     assert Path(found["evil"]).samefile(corpus.secret) and corpus.rejected() == []
 
 
+def test_a_link_is_followed_wherever_it_lies(corpus):
+    """Also where audio is only named: in another folder of the corpus, and in one of `path_map`."""
+    mapped = corpus.folder / "mapped"
+    for folder in (corpus.root / "malta/other", mapped):
+        folder.mkdir()
+        (folder / "evil.wav").symlink_to(corpus.secret)
+    for audio_file in ("other/evil.wav", "/old/evil.wav"):
+        corpus.name(audio_file)
+        assert corpus.audio(path_map={"/old": str(mapped)}).keys() == {"honest"}
+        assert corpus.rejected() == REJECTED
+
+
+def test_of_several_files_outside_the_reject_names_the_surest(corpus):
+    (corpus.root / AUDIO / "evil.wav").symlink_to("/etc/passwd")
+    corpus.name(str(corpus.secret))
+    corpus.audio()
+    assert f": {corpus.secret} lies outside" in corpus.notes[0]
+
+
 def test_a_country_that_is_a_link_needs_a_root(corpus):
     shutil.move(corpus.root / "malta", corpus.folder / "disk/malta")
     (corpus.root / "malta").symlink_to(corpus.folder / "disk/malta")
