@@ -35,8 +35,7 @@ class MediaFolder:
 
     `path_map` maps path prefixes as written in alignment files to prefixes on this machine; `audio_roots` are
     folders that audio may lie in, beside the corpus and what `path_map` leads to. `stats` are those of all
-    files below downloaded_audio, and `resolved` where its folders and links lead; `outside` says of what else
-    was looked for whether it is there.
+    files below downloaded_audio; `outside` says of what else was looked for whether it is there.
     """
 
     def __init__(
@@ -45,12 +44,11 @@ class MediaFolder:
         root, self.path_map = Path(country_folder), path_map
         # What maps to nothing leads to the root of the file system.
         mapped = (new or "/" for _, new in path_map.pairs)
-        self.audio_roots = AudioRoots([root.parent, *mapped, *audio_roots])
+        self.audio_roots = AudioRoots([root.parent, root, *mapped, *audio_roots])
         self.roots = [
             os.path.join(each, "").removeprefix("./") for each in (root, root.parent, root.parent.parent)
         ]
         self.stats: dict[str, Stat] = {}
-        self.resolved: dict[str, str] = {}
         self.outside: dict[str, list[int] | None] = {}
         # Paths of media by folder, both in the order in which they are tried.
         self._media: dict[str, list[str]] = {}
@@ -70,7 +68,6 @@ class MediaFolder:
         likely: list[tuple[bool, str]] = []
         folders: list[str] = []
         self._media[folder] = []  # its place among the folders
-        self.resolved[folder] = os.path.realpath(folder)
         for entry in entries:
             try:
                 status = entry.stat()
@@ -80,8 +77,6 @@ class MediaFolder:
                 folders += [] if entry.name.startswith(".") else [entry.name]
             elif stat.S_ISREG(status.st_mode):
                 self.stats[entry.path] = Stat.of(entry.path, status)
-                if entry.is_symlink():
-                    self.resolved[entry.path] = os.path.realpath(entry.path)
                 suffix = _suffix(entry.name)
                 if not entry.name.startswith(".") and suffix not in _NOT_MEDIA and is_utf8(entry.path):
                     likely.append((suffix not in _MEDIA, entry.path))
@@ -104,16 +99,18 @@ class MediaFolder:
 
         Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the
         country, the corpus, or the corpus' parent), the same file name in the country's audio folders, the
-        same stem there; name and stem as written, else in Unicode's normal form. What `audio_roots` do not
-        hold is passed over; AudioOutside if there is nothing else.
+        same stem there; name and stem as written, else in Unicode's normal form. A path that `audio_roots` do
+        not hold is passed over; AudioOutside if there is nothing else.
         """
         refused: Stat | None = None
         for status in self._candidates(audio_file):
-            if self.audio_roots.hold(self._real(status.path)):
+            # Links below downloaded_audio are the owner's, not of the alignment file.
+            is_walked = os.path.dirname(status.path) in self._media
+            if is_walked or self.audio_roots.hold(self.audio_roots.real(status.path)):
                 return status
             refused = refused or status
         if refused:
-            raise self.audio_roots.outside(refused.path, self._real(refused.path))
+            raise self.audio_roots.outside(refused.path, self.audio_roots.real(refused.path))
         return None
 
     def _candidates(self, audio_file: str) -> Iterator[Stat]:
@@ -126,13 +123,6 @@ class MediaFolder:
                 yield status
         for table, title in zip(self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True):
             yield from (self.stats[path] for path in table.get(title, ()))
-
-    def _real(self, path: str) -> str:
-        """The path of a file without links; for what the walk has seen the disk is not asked again."""
-        folder, name = os.path.split(path)
-        if folder not in self._media:
-            return self.audio_roots.real(path)
-        return self.resolved.get(path) or os.path.join(self.resolved[folder], name)
 
     def _stat(self, path: str) -> Stat | None:
         """The stat of a regular file; a folder that is missing is asked for once."""

@@ -65,10 +65,10 @@ def refresh_one(
     listing, media = country_folder.list_alignments(folder), MediaFolder(folder, mapped, audio_roots)
     stats = sorted((stat.path, *stat.signature) for stat in media.stats.values())
     suspects = sorted(path for path in suspects if path.startswith(f"{folder}/"))
-    # A file that was moved, and is a link now, has the signature that it had.
-    places = [media.audio_roots.folders, sorted(media.resolved.items())]
     settings = [_VERSION, dict(path_map), country_folder.language_of(folder.name, language_map), suspects]
-    state = hashlib.blake2b(marshal.dumps([*settings, places, listing, stats], 2), digest_size=16).hexdigest()
+    state = hashlib.blake2b(
+        marshal.dumps([*settings, media.audio_roots.folders, listing, stats], 2), digest_size=16
+    ).hexdigest()
     last = head(index, name)
     if last and last.state == state and all(signature(path) == was for path, was in last.outside.items()):
         return
