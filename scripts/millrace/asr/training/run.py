@@ -42,7 +42,8 @@ def run(
     With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader `bucketed`
     saves its model, and rank 0 tests it alone, when the other ranks have left and freed their devices.
     """
-    ranks, task, settings = Ranks.from_environment(), AsrTask(options), devices.resolved(settings)
+    ranks, settings = Ranks.from_environment(), devices.resolved(settings)
+    task = AsrTask(options, settings.device)
     if options.calibration:
         rows = map(len, task.durations)
         rows_of = dict(zip(BucketConfig.read(options.bucket_dir).ids, rows, strict=True))
