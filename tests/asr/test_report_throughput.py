@@ -41,7 +41,7 @@ def _write(
     ]
     operators = [{"operator": "aten::mm", "host_seconds": 0.5, "device_seconds": 0.0, "calls": 70}]
     facts = {"steps": 10, "seconds": 2.0, "phases": phases, "operators": operators, "trace": "t.json.gz"}
-    facts |= {"device": "cpu"} if machine is CPU else {"device": "cuda", "device_busy_seconds": 1.9}
+    facts |= {"device": "cpu"} if machine is CPU else {"device": "cuda", "device_seconds": 2.5, "device_busy_seconds": 1.9}
     atomic.write_json(folder / "profile" / "profile.json", facts)
     bucket_config(folder)
     return folders
@@ -129,7 +129,8 @@ def test_use_of_the_gpu_is_shown_if_there_is_one(
     assert label in texts(tmp_path / "comparison.svg")
     profile = shown.by_name("Time of the profiled steps by phase")
     assert profile["forward"] == ["100", *([] if machine is CPU else ["50.0"]), "50.0 %"]
-    assert ("The GPU ran kernels in 95.0 % of the time." in shown.text) == (machine is GPU)
+    # Of the time until the device was done, not of the host's.
+    assert ("The GPU ran kernels in 76.0 % of the time" in shown.text) == (machine is GPU)
 
 
 def test_figures_of_another_system_are_a_column(tmp_path: Path) -> None:
