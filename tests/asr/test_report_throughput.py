@@ -41,7 +41,11 @@ def _write(
     ]
     operators = [{"operator": "aten::mm", "host_seconds": 0.5, "device_seconds": 0.0, "calls": 70}]
     facts = {"steps": 10, "seconds": 2.0, "phases": phases, "operators": operators, "trace": "t.json.gz"}
-    facts |= {"device": "cpu"} if machine is CPU else {"device": "cuda", "device_busy_seconds": 1.9}
+    facts |= (
+        {"device": "cpu"}
+        if machine is CPU
+        else {"device": "cuda", "device_seconds": 2.5, "device_busy_seconds": 1.9}
+    )
     atomic.write_json(folder / "profile" / "profile.json", facts)
     bucket_config(folder)
     return folders
@@ -129,7 +133,8 @@ def test_use_of_the_gpu_is_shown_if_there_is_one(
     assert label in texts(tmp_path / "comparison.svg")
     profile = shown.by_name("Time of the profiled steps by phase")
     assert profile["forward"] == ["100", *([] if machine is CPU else ["50.0"]), "50.0 %"]
-    assert ("The GPU ran kernels in 95.0 % of the time." in shown.text) == (machine is GPU)
+    # Of the time until the device was done, not of the host's.
+    assert ("The GPU ran kernels in 76.0 % of the time" in shown.text) == (machine is GPU)
 
 
 def test_figures_of_another_system_are_a_column(tmp_path: Path) -> None:
@@ -195,3 +200,32 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 def test_reading_a_report_needs_no_torch() -> None:
     code = "import sys, millrace.asr.report_throughput; assert not {'torch', 'pyarrow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("machine", "facts", "words"),
+    [
+        (
+            CPU,
+            {"precision": "32-true", "tf32": "all"},
+            "32-true: float32 weights, gradients and Adam states, 16",
+        ),
+        (GPU, {"precision": "32-true", "tf32": "none"}, "computed in float32 (no TF32)."),
+        (GPU, {"precision": "32-true", "tf32": "all"}, "(TF32 in convolutions and matrix products)."),
+        (GPU, {"precision": "bf16-mixed", "tf32": "all"}, "16 bytes a parameter, computed in bfloat16."),
+        (
+            GPU,
+            {"precision": "bf16-true"},
+            "bfloat16 weights, gradients and Adam states, 8 bytes a parameter.",
+        ),
+    ],
+)
+def test_the_page_says_what_precision_is_compared(
+    tmp_path: Path, machine: dict, facts: dict, words: str
+) -> None:
+    runs = _write(tmp_path, machine)
+    (bench,) = runs["bench"]
+    written = jsonl.read(Path(bench, "throughput.json"))
+    atomic.write_json(Path(bench, "throughput.json"), {**written, **facts})
+    text = _report(tmp_path, runs).text
+    assert words in " ".join(text.split()) and ("TF32" in text) == ("TF32" in words)

@@ -194,9 +194,11 @@ def test_the_loaders_to_compare_with_train_too(buckets, tmp_path, loader):
     assert json.loads((tmp_path / "throughput.json").read_bytes())
 
 
-def test_a_profile_is_exported(buckets, tmp_path):
+def test_a_profile_is_exported_and_the_end_promises_no_model(buckets, tmp_path, capfd):
     train_here(buckets, tmp_path, "--max-steps", "7", "--profile_steps", "2")
     assert (tmp_path / "trace.json.gz").exists() and (tmp_path / "profile.json").exists()
+    assert capfd.readouterr().err.endswith("7 steps done; metrics.json, but no model, is there\n")
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(

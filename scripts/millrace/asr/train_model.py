@@ -60,9 +60,9 @@ def main(argv: list[str] | None = None) -> None:
     summary = training_run.run(chosen, settings.from_args(LoopSettings, args), folder, profile_steps)
     if summary:
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
-        cli.log.info(
-            "%s: %d steps done; the model and metrics.json are there", folder, summary["optimizer_steps"]
-        )
+        # What is measured only has no model, and is not tested.
+        kept = "the model and metrics.json are" if "test" in summary else "metrics.json, but no model, is"
+        cli.log.info("%s: %d steps done; %s there", folder, summary["optimizer_steps"], kept)
 
 
 if __name__ == "__main__":

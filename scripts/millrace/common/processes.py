@@ -14,11 +14,13 @@ from millrace.common.errors import MillraceError
 
 # What the rules set before training's Python starts. One thread per numeric library: ranks and workers are
 # the parallelism. Expandable segments keep batches of many shapes from fragmenting CUDA memory; parallel
-# launch lets the ranks of one host start NCCL kernels without waiting for each other.
+# launch lets the ranks of one host start NCCL kernels without waiting for each other. CUDA counts GPUs as
+# nvidia-smi and NVML do, and not by speed.
 TRAINING_ENVIRONMENT = {
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "TORCH")},
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "NCCL_LAUNCH_MODE": "PARALLEL",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
 
 

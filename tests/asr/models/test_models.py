@@ -12,8 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from millrace.asr import models
-from millrace.asr.models.base import AsrModel
+from millrace.asr.loading.collate import Batch
+from millrace.asr.models.base import AsrModel, Prepared, PrepareInWorker
 from millrace.asr.models.registry import NAMES, build, load
+from millrace.audit.probes.contract import pin
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, train
 from tests.asr.models import tiny
@@ -202,6 +204,31 @@ def test_unknown_options_of_a_folder_and_a_missing_tokenizer_are_refused(tmp_pat
 def test_unknown_names_and_wrong_options_are_refused(name, options, problem):
     with pytest.raises(MillraceError, match=problem):
         build(name, options, TEXTS)
+
+
+class PinsTheAudio(Batch):
+    """Leaves what the model has prepared as it is."""
+
+    def pin_memory(self) -> Batch:
+        self.audio, self.lengths = self.audio.pin_memory(), self.lengths.pin_memory()
+        return self
+
+
+@pytest.mark.parametrize("name", ["ctc", "qwen3-asr-tiny"])
+def test_all_that_is_moved_to_the_device_is_pinned_and_the_audit_sees_what_is_not(name):
+    preparer = build(name, {}, TEXTS).preparer
+    made = PrepareInWorker(preparer)(batch([3.0, 2.0], TEXTS[:2], ["en", "en"]))
+    sent = pickle.loads(pickle.dumps(made))  # as from a worker to the thread that pins
+
+    moved = Prepared.of(sent).tensors
+    alone = preparer(batch([3.0, 2.0], TEXTS[:2], ["en", "en"]), 0).tensors
+    assert moved.keys() == alone.keys()
+    assert all(torch.equal(tensor, alone[part]) for part, tensor in moved.items())
+
+    pinned = pin(sent)
+    assert (pinned["pinned"], pinned["missed"], pinned["lost"]) == (len(moved), [], [])
+    left = pin(PinsTheAudio(**vars(sent)))["missed"]
+    assert left and all(path.startswith("prepared.tensors.") for path in left)
 
 
 def test_flops_are_what_torch_counts():

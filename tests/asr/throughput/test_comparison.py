@@ -198,6 +198,11 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
             {"baseline": {"facts": {"precision": "fp8"}}},
             "precision is fp8 in baseline, 32-true",
         ),
+        (
+            "Throughput",
+            {"baseline": {"facts": {"tf32": "all"}}, "bench": {"facts": {"tf32": "none"}}},
+            "tf32 is all in baseline, none",
+        ),
         ("Throughput", {"baseline": {"world_size": 2}}, "ranks is 2 in baseline"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from millrace.asr.models import registry
 from millrace.asr.training import run as training_run
 from millrace.asr.training.options import TrainOptions
-from millrace.common import atomic
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training.settings import LoopSettings
 from tests.asr.training.test_task import SIZES, write, write_splits
@@ -43,6 +43,8 @@ def test_the_summary_holds_the_figures_of_both_splits_and_the_model_is_the_train
     rates = {split: of["overall"] for split, of in summary["error_rates"].items()}
     assert {split: of["samples"] for split, of in rates.items()} == {"dev": 5, "test": 5}
     assert rates["test"]["cer"] == summary["test"]["cer"]
+    facts = jsonl.read(folder / "throughput.json")
+    assert (facts["precision"], facts["tf32"]) == ("32-true", "convolutions")
 
     last, _ = training_run.load_model(folder, "last", buckets)
     assert summary["parameters"] == sum(parameter.numel() for parameter in last.parameters())

@@ -262,3 +262,11 @@ def test_a_filler_counts_no_samples(tmp_path):
             ids += task.batch_ids(batch).tolist()
             fillers += batch.filler and len(batch) == 1
     assert fillers == 1 and len(ids) == len(set(ids)) == 24
+
+
+@pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda", True), ("auto", True)])
+def test_batches_are_pinned_only_where_a_gpu_trains(tmp_path, monkeypatch, device, pins):
+    """Pinning makes a context on the first GPU, and takes its memory."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    task = AsrTask(TrainOptions(str(write(tmp_path)), model_options=SIZES), device)
+    assert task.batch_loader(0).data_loader.pin_memory == pins

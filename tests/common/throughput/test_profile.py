@@ -7,11 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.autograd import DeviceType
+from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.nn.modules import module as modules
 from torch.profiler import profile, record_function
 from torch.utils.checkpoint import checkpoint
@@ -144,25 +144,63 @@ def test_communication_of_any_backend_is_a_phase_and_counts_once() -> None:
     assert 0 < host["communication"] <= result["seconds"] == pytest.approx(sum(host.values()))
 
 
-def test_on_a_gpu_phases_have_the_time_of_their_kernels() -> None:
-    def event(name: str, start: int, end: int, kernels: int = 0, **facts: object) -> SimpleNamespace:
-        facts = {"device_type": DeviceType.CPU, "is_user_annotation": False, "cpu_parent": None, **facts}
-        span = SimpleNamespace(start=start * 1e6, end=end * 1e6)
-        return SimpleNamespace(name=name, time_range=span, device_time_total=kernels * 1e6, **facts)
+def _recorded(name: str) -> list[FunctionEvent]:
+    """The events of a trace in the form that torch.profiler exports, as it hands them out itself."""
+    events = []
+    for line in jsonl.read(Path(__file__).parent / "traces" / name)["traceEvents"]:
+        number, on_gpu = line["args"]["External id"], "stream" in line["args"]
+        is_operator = line["cat"] in ("cpu_op", "user_annotation")
+        event = FunctionEvent(
+            id=number if is_operator else line["args"]["correlation"],
+            linked_correlation_id=0 if is_operator else number,
+            name=line["name"],
+            thread=line["tid"],
+            start_us=line["ts"],
+            end_us=line["ts"] + line["dur"],
+            use_device="cuda",
+            device_type=DeviceType.CUDA if on_gpu else DeviceType.CPU,
+            is_user_annotation=line["cat"].endswith("user_annotation"),
+        )
+        events.append(event)
+    operators = {event.id: event for event in events if not event.linked_correlation_id}
+    for event in events:
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation:
+            operators[event.linked_correlation_id].append_kernel(event.name, 0, event.time_range.elapsed_us())
+    events.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
+    tree = EventList(events, use_device="cuda")
+    tree._build_tree()
+    return tree
 
-    on_gpu = {"device_type": DeviceType.CUDA}
-    backward = "autograd::engine::evaluate_function: AddmmBackward0"
-    mark = event("millrace: backward", 4, 9, kernels=1)
-    events = [
-        event("millrace: step", 0, 10),
-        event("millrace: forward", 1, 3, kernels=2),
-        mark,
-        event(backward, 5, 8, kernels=3),  # in the device's own thread
-        event(backward, 4, 5, kernels=1, cpu_parent=mark),
-        *(event("gemm", *span, **on_gpu) for span in ((2, 4), (3, 5), (6, 9))),
-        event("millrace: step", 1, 10, is_user_annotation=True, **on_gpu),
-    ]
+
+def test_on_a_gpu_a_moment_counts_in_one_phase_and_nccl_apart() -> None:
+    # Two ranks: the sum of the gradients runs beside the backward pass for 32 ms, and alone for 13 ms.
+    result = table(_recorded("ddp_step.json"), [], "cuda")
+    rows = {row["phase"]: (row["host_seconds"], row["device_seconds"]) for row in result["phases"]}
+    expected = {
+        "data wait": (0.010, 0.0),
+        "forward": (0.0098, 0.030),
+        "forward: layers": (0.0087, 0.030),
+        "backward": (0.047, 0.040),
+        "optimiser": (0.005, 0.010),
+        "communication": (0.003, 0.013),
+        "idle": (0.0252, 0.0),
+    }
+    assert list(rows) == list(expected)
+    assert rows == {phase: pytest.approx(seconds) for phase, seconds in expected.items()}
+
+    host, device = (sum(row[clock] for phase, row in rows.items() if ": " not in phase) for clock in (0, 1))
+    assert host == pytest.approx(result["seconds"]) and result["seconds"] == pytest.approx(0.1)
+    # Until the optimiser's kernel ended; 1 ms is the copy of the batch, which is in no phase.
+    assert result["device_seconds"] == pytest.approx(0.105)
+    assert result["device_busy_seconds"] == pytest.approx(0.081)
+    assert device == pytest.approx(0.081 - 0.001 + 0.013) and device <= result["device_seconds"]
+
+
+def test_kernels_of_earlier_steps_do_not_fill_them() -> None:
+    events = _recorded("ddp_step.json")
+    step = next(event for event in events if event.name == "millrace: step")
+    step.time_range.start = 60_000  # the kernels before were another step's
     result = table(events, [], "cuda")
-    assert (result["steps"], result["seconds"], result["device_busy_seconds"]) == (1, 10, 6)
-    rows = [tuple(row.values()) for row in result["phases"]]
-    assert rows == [("forward", 2, 2), ("backward", 5, 4), ("idle", 3, 0)]
+    assert result["device_seconds"] == pytest.approx(0.045)
+    assert sum(row["device_seconds"] for row in result["phases"]) <= result["device_seconds"]
+    assert result["device_busy_seconds"] == pytest.approx(0.032)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,6 +18,7 @@ from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.asr.throughput.measure import BucketMeasure
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.machine.gpu import GpuCounters
 from millrace.common.machine.use import Reading, Sampler, cores
 from millrace.common.stopping import Requeue
 from millrace.common.throughput.recorder import StepRecorder
@@ -26,6 +28,7 @@ from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 from tests.asr.audio_tars import ListedPlan, corpus
 from tests.asr.small_task import SmallTask
+from tests.common.machine.nvml import StandInNvml
 
 # Rows of the batch of each step; rows 12 to 23 are the second bucket.
 STEPS = [[[0, 1, 2]], [[3, 4]], [[12, 13, 14, 15]], [[11, 12]], [[5]], [[20, 21]]]
@@ -238,8 +241,32 @@ def test_the_sampler_reads_while_it_runs_and_stops() -> None:
     assert cores() > 0
 
 
+@pytest.mark.parametrize(
+    ("visible", "read"),
+    [
+        (None, [0, 1, 2]),
+        ("5,1,3", [5, 1, 3]),
+        ("GPU-e5,GPU-e1,GPU-e4", [5, 1, 4]),
+    ],
+)
+def test_each_rank_reads_its_own_gpu(
+    tmp_path: Path, buckets: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, read: list[int]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", StandInNvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for rank, number in enumerate(read):
+        # The second of two nodes: its GPUs are counted from 0 again.
+        ranks = Ranks(3 + rank, 6, rank, 3)
+        recorder = StepRecorder(tmp_path, "cuda", {}, ranks, BucketMeasure(buckets))
+        recorder.sampler.read()
+        assert recorder.sampler.readings[0][3:] == (number / 10, number * 1000)
+        assert recorder.device.index == rank
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_without_counters_is_not_measured() -> None:
-    sampler = Sampler(device=0)
+    sampler = Sampler(GpuCounters(0))
     sampler.read()
     assert sampler.readings[0][3:] == (None, None)

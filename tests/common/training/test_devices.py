@@ -56,3 +56,20 @@ def test_a_rank_that_has_lost_another_one_says_so_and_other_errors_stay(ranks, w
     with pytest.raises(kind, match=expected) as error, devices.peers(ranks, "run"):
         raise RuntimeError(words)
     assert isinstance(error.value, MillraceError) == is_lost
+
+
+@pytest.mark.parametrize(
+    ("tf32", "products", "convolutions"),
+    [
+        ("none", "ieee", "ieee"),
+        ("all", "tf32", "tf32"),
+        ("convolutions", "ieee", "tf32"),  # as torch begins, so that other tests find it so
+    ],
+)
+def test_what_is_computed_in_tf32_is_as_the_settings_say(tf32, products, convolutions):
+    devices.launch(Ranks(), LoopSettings(device="cpu", precision="32-true", tf32=tf32))
+    assert torch.backends.cuda.matmul.fp32_precision == products
+    assert torch.backends.cudnn.conv.fp32_precision == torch.backends.cudnn.rnn.fp32_precision == convolutions
+    # Fabric asks by the older names, which raise where old and new do not agree.
+    assert torch.get_float32_matmul_precision() == ("high" if products == "tf32" else "highest")
+    assert torch.backends.cudnn.allow_tf32 == (convolutions == "tf32")

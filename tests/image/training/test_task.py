@@ -106,3 +106,10 @@ def test_an_image_that_keeps_a_rank_in_step_is_not_counted_twice(tmp_path):
     with torch.no_grad():
         figures = task.accuracies(model, torch.device("cpu"))
     assert figures == {"loss": 1.0, "acc1": 100.0, "acc5": 100.0, "images": 1}
+
+
+@pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda", True), ("auto", True)])
+def test_batches_are_pinned_only_where_a_gpu_trains(tmp_path, monkeypatch, device, pins):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    task = small_task(tmp_path, device=device)
+    assert task.batch_loader(0).data_loader.pin_memory == pins

@@ -178,3 +178,11 @@ def test_the_audit_knows_a_batch_by_its_anchors(tmp_path):
     seen = [loader.sample_ids(batch) for batch in loader]
     flat = [number for batch in seen for number in batch]
     assert {len(batch) for batch in seen} == {4} and len(set(flat)) == len(flat) == 16
+
+
+@pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda", True), ("auto", True)])
+def test_batches_are_pinned_only_where_a_gpu_trains(tmp_path, monkeypatch, device, pins):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    corpus(tmp_path)
+    task = task_of(tmp_path, f"fabric.accelerator={device}")
+    assert task.batch_loader(0).data_loader.pin_memory == pins

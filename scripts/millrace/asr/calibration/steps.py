@@ -46,7 +46,8 @@ def answer(request: Mapping[str, Any]) -> Answer | Device:
     """
     if request["kind"] == "device":
         return device_facts(request["device"])
-    task, settings = AsrTask(TrainOptions(**request["options"])), LoopSettings(**request["settings"])
+    settings = LoopSettings(**request["settings"])
+    task = AsrTask(TrainOptions(**request["options"]), settings.device)
     steps = TrialSteps(task, settings, request["limit_gb"], request["world_size"])
     if request["kind"] == "soak":
         return steps.soak(request["bucket"], request["rows"], request["steps"])
@@ -66,7 +67,7 @@ def verify(choices: Choices, output: Path) -> None:
         device = device_facts(choices.settings.device)
         settings = devices.resolved(replace(choices.settings, device=device["kind"]))
         limit = choices.limit_gb(device)
-        with contextlib.closing(AsrTask(choices.options)) as task:
+        with contextlib.closing(AsrTask(choices.options, settings.device)) as task:
             steps = TrialSteps(task, settings, limit)
             result = steps.soak(None, 0, max(choices.soak_steps, 1))
         over = result["oom"] or result["peak_gb"] > limit

@@ -44,7 +44,7 @@ class Batch:
     prompts: Sequence[str] = ()  # one a sample, "" for none
     # Seconds of read and decode, where the batch was made.
     spent: dict[str, float] = field(default_factory=dict)
-    prepared: dict[str, Any] | None = None  # what a model's preparer has made of the batch in a worker
+    prepared: dict[str, Any] | None = None  # what a model's preparer has made of the batch: tensors, and more
     slot: tuple[int, int, int] | None = None  # only on its way from a worker
 
     @classmethod
@@ -81,6 +81,9 @@ class Batch:
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (the DataLoader's pinning thread calls this)."""
         self.audio, self.lengths = self.audio.pin_memory(), self.lengths.pin_memory()
+        if self.prepared is not None:
+            tensors = {name: tensor.pin_memory() for name, tensor in self.prepared["tensors"].items()}
+            self.prepared = {**self.prepared, "tensors": tensors}
         return self
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
@@ -90,7 +93,11 @@ class Batch:
         return self
 
     def __getstate__(self) -> dict:
+        # Arrays go through the pipe: each tensor would take a file descriptor.
         state = {**self.__dict__, "lengths": self.lengths.numpy()}
+        if self.prepared is not None:
+            arrays = {name: tensor.numpy() for name, tensor in self.prepared["tensors"].items()}
+            state["prepared"] = {**self.prepared, "tensors": arrays}
         if self.slot:
             # The trainer has the slot mapped already: only its address and the shape travel.
             state["audio"] = tuple(self.audio.shape)
@@ -99,6 +106,10 @@ class Batch:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self.lengths = torch.from_numpy(self.lengths)
+        if self.prepared is not None:
+            # Tensors again before the pinning thread sees the batch.
+            tensors = {name: torch.from_numpy(array) for name, array in self.prepared["tensors"].items()}
+            self.prepared = {**self.prepared, "tensors": tensors}
         if self.slot:
             self.audio, self.slot = leased(self.slot, self.audio), None
 

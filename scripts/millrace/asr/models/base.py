@@ -49,9 +49,7 @@ class Prepared:
     @classmethod
     def of(cls, batch: Batch) -> Prepared:
         """The batch with what `PrepareInWorker` has made of it."""
-        parts = dict(batch.prepared)
-        tensors = {name: torch.from_numpy(array) for name, array in parts.pop("tensors").items()}
-        return cls(batch, tensors, **parts)
+        return cls(batch, **batch.prepared)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -74,7 +72,7 @@ class Prepared:
 class PrepareInWorker:
     """A dataset's transform: the batch with what a model's preparer makes of it, for `Prepared.of`.
 
-    Arrays go through the pipe: each tensor would take a file descriptor. Only training draws for the epoch.
+    Only training draws for the epoch.
     """
 
     preparer: Callable[[Batch, int | None], Prepared]
@@ -82,8 +80,8 @@ class PrepareInWorker:
 
     def __call__(self, batch: Batch) -> Batch:
         made = self.preparer(batch, batch.epoch if self.training else None)
-        arrays = {name: t.numpy() for name, t in made.tensors.items() if name not in ("audio", "lengths")}
-        batch.prepared = {"tensors": arrays, "count": made.count, "counts": made.counts}
+        tensors = {name: t for name, t in made.tensors.items() if name not in ("audio", "lengths")}
+        batch.prepared = {"tensors": tensors, "count": made.count, "counts": made.counts}
         batch.prepared |= {"host": made.host, "dropped": made.dropped}
         return batch
 

@@ -12,10 +12,11 @@ from typing import Any
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.throughput.run import PHASES, UNITS, Run
+from millrace.common.training.settings import regime
 
 # What runs must share to be compared.
-_SHARED = ("device", "cpu", "cores", "model", "model_options", "precision", "gradient_checkpointing")
-_SHARED += ("max_steps", "grad_acc", "lr", "ranks")
+_SHARED = ("device", "cpu", "cores", "model", "model_options", "precision", "tf32")
+_SHARED += ("gradient_checkpointing", "max_steps", "grad_acc", "lr", "ranks")
 ROLES = ("baseline", "bench", "ideal", "check", "profile")
 UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
@@ -167,6 +168,11 @@ class Throughput:
     def headroom(self) -> float | None:
         """How many times faster training would be with a loader that costs nothing."""
         return self.ratio("audio_seconds", over="bench", of="ideal")
+
+    def regime(self) -> str:
+        """In words, what precision is compared: what is kept of a parameter, and what it is computed in."""
+        facts, device = self.bench[0].facts, self.bench[0].machine.get("device", "cpu")
+        return regime(facts.get("precision", ""), facts.get("tf32"), on_gpu=device != "cpu")
 
     def differences(self) -> list[str]:
         """Why baseline and ours cannot be compared: another machine, model, precision, number of steps."""

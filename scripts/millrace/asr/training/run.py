@@ -30,7 +30,7 @@ from millrace.common.training.settings import LoopSettings
 _FREE = {
     *("epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps", "eval_at_start"),
     *("eval_samples", "log_ids", "tensorboard", "device", "timeout_seconds", "num_workers", "bucket_dir"),
-    *("prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration", "eval_file"),
+    *("tf32", "prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration", "eval_file"),
 }
 
 
@@ -42,7 +42,8 @@ def run(
     With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader `bucketed`
     saves its model, and rank 0 tests it alone, when the other ranks have left and freed their devices.
     """
-    ranks, task, settings = Ranks.from_environment(), AsrTask(options), devices.resolved(settings)
+    ranks, settings = Ranks.from_environment(), devices.resolved(settings)
+    task = AsrTask(options, settings.device)
     if options.calibration:
         rows = map(len, task.durations)
         rows_of = dict(zip(BucketConfig.read(options.bucket_dir).ids, rows, strict=True))
@@ -99,7 +100,7 @@ def _measure(
     if profile_steps:
         return StepProfiler(folder, profile_steps, device, rank=ranks.rank)
     of_options = ("loader", "model", "model_options", "batch_seconds", "num_workers")
-    of_settings = ("precision", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
+    of_settings = ("precision", "tf32", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
     facts = {name: getattr(options, name) for name in of_options}
     facts |= {name: getattr(settings, name) for name in of_settings}
     facts |= {"fixed_batch_size": task.fixed_batch_size()} if options.loader == "baseline" else {}

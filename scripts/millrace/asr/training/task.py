@@ -43,10 +43,11 @@ _MAX_LOGGED = 20  # samples without part in the loss that are logged; all are co
 
 
 class AsrTask(Task):
-    """Trains on the bucket parquets, evaluates on dev."""
+    """Trains on the bucket parquets, evaluates on dev. `device` is that of the loop's settings."""
 
-    def __init__(self, options: TrainOptions) -> None:
+    def __init__(self, options: TrainOptions, device: str = "auto") -> None:
         self.options = options
+        self.on_gpu = devices.kind_of(device) == "cuda"
         # Put around the batches as they come from the loader, to measure them.
         self.watch: Callable[[Iterable], Iterable] = lambda batches: batches
         self.table = RowTable.open(options.bucket_dir)
@@ -145,10 +146,10 @@ class AsrTask(Task):
                 dataset,
                 options.num_workers,
                 max_bad_fraction=options.max_bad_fraction,
-                pin_memory=torch.cuda.is_available(),
+                pin_memory=self.on_gpu,  # pinning makes a context on a GPU, also where the CPU trains
                 prefetch_batches=options.prefetch_factor,
             )
-            if options.calibration and not torch.cuda.is_available():
+            if options.calibration and not self.on_gpu:
                 # Sizes found within a limit of host memory hold only if freed memory goes back.
                 memory_meter.return_freed_memory()
         return self._loader

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
-import torch
+
+from millrace.common.machine.gpu import GpuCounters
 
 _SEARCH_EVERY = 20  # readings: to find its workers psutil goes through all processes of the machine
 
@@ -30,10 +31,10 @@ class Reading(NamedTuple):
 
 
 class Sampler:
-    """Reads counters in a thread from `start` to `stop`. `device` is a CUDA device's number, or None."""
+    """Reads counters in a thread from `start` to `stop`; of a GPU if `gpu` is given."""
 
-    def __init__(self, device: int | None = None, interval: float = 0.5) -> None:
-        self.device, self.interval, self.readings = device, interval, list[Reading]()
+    def __init__(self, gpu: GpuCounters | None = None, interval: float = 0.5) -> None:
+        self.gpu, self.interval, self.readings = gpu, interval, list[Reading]()
         self._workers: list[psutil.Process] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
@@ -58,12 +59,11 @@ class Sampler:
     def read(self) -> None:
         """Take a reading now."""
         gpu = None, None
-        if self.device is not None:
+        if self.gpu is not None:
             try:
-                memory = int(torch.cuda.device_memory_used(self.device))
-                gpu = torch.cuda.utilization(self.device) / 100, memory
+                gpu = self.gpu.read()
             except Exception:  # no driver, no nvidia-ml-py, MIG: measuring must never end a run
-                self.device = None  # no counters now, none later
+                self.gpu = None  # no counters now, none later
         trainer, workers = psutil.Process(), 0.0
         if len(self.readings) % _SEARCH_EVERY == 0:
             self._workers = trainer.children(recursive=True)

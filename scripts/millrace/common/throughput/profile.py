@@ -10,10 +10,11 @@ are slower than others: read shares here, rates in the benchmark.
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ from millrace.common.throughput.run import PROFILE
 from millrace.common.training.meters import MARK
 from millrace.common.training.task import TrainingStep
 
+Span = tuple[float, float]  # begin and end, in seconds
+
 TRACE = "trace.json.gz"
 # The phases in the order of a step; the loop marks most of them. 2 are the parts of the forward pass.
 _ORDER = {"data wait": 0, "forward": 1, "backward": 3, "optimiser": 4, "communication": 5, "idle": 6}
+_COLLECTIVES = ("nccl:", "gloo:", "c10d::")  # how torch.distributed names what it does
 _OPERATORS = 15
 _DEPTH = 3  # of single children (wrappers) that are gone through to find the model's parts
 
@@ -131,39 +135,31 @@ def _parameters(module: torch.nn.Module) -> int:
 def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str) -> dict[str, Any]:
     """Times of the profiled steps by phase, and the operators that take most.
 
-    `phases`: host seconds within the phase, and device seconds of the kernels it started. "idle" is host time
-    of the steps in no phase; the device's idle time is `seconds - device_busy_seconds`.
+    `phases`: host seconds within the phase, and device seconds of the kernels it started; no moment counts in
+    two phases, but for the parts of "forward". "idle" is host time of the steps in no phase. NCCL's kernels
+    also spin while they wait for other ranks: they are "communication" where no other kernel ran beside them,
+    and never `device_busy_seconds`. `device_seconds` end when the device was done with the last step.
     """
-    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    device: Counter[str] = Counter()
-    kernels: list[tuple[float, float]] = []
-    for event in events:
-        span, name = (event.time_range.start / 1e6, event.time_range.end / 1e6), event.name
-        if event.device_type != DeviceType.CPU:
-            if not event.is_user_annotation:  # the GPU's own copies of the marks
-                kernels.append(span)
-        elif name.startswith(MARK) or name.startswith(("nccl:", "gloo:", "c10d::")):
-            phase = name.removeprefix(MARK) if name.startswith(MARK) else "communication"
-            spans[phase].append(span)
-            device[phase] += event.device_time_total / 1e6
-        elif name.startswith("autograd::engine::evaluate_function") and event.cpu_parent is None:
-            # On a GPU the backward pass runs in a thread of its own, outside of the mark.
-            device["backward"] += event.device_time_total / 1e6
-    steps = spans.pop("step", [])
-    seconds = _covered(steps)
-    host = {phase: _covered(marked) for phase, marked in spans.items()}
-    outer = [span for phase, marked in spans.items() if ": " not in phase for span in marked]
-    host["idle"] = max(0.0, seconds - _covered(outer))
+    events = list(events)
+    marked, kernels = _marked(events), _kernels(events)
+    steps = marked.pop("step", [])
+    run = _until_done(steps, kernels)
+    host = _by_phase({phase: _within(spans, steps) for phase, spans in marked.items()}, "communication")
+    host["idle"] = max(0.0, _covered(steps) - _of_phases(host))
+    device = _by_phase({phase: _within(spans, run) for phase, spans in kernels.items()})
+    busy = _of_phases(device) - device.get("communication", 0.0)
     operators = [op for op in averages if op.device_type == DeviceType.CPU and op.key.startswith("aten::")]
     operators.sort(key=lambda op: (-op.self_device_time_total, -op.self_cpu_time_total, op.key))
     phases = sorted(host, key=lambda phase: (_ORDER.get(phase, 2), phase))
     return {
         "steps": len(steps),
         "device": device_type,
-        "seconds": seconds,
-        "device_busy_seconds": _covered(kernels) if device_type == "cuda" else None,
+        "seconds": _covered(steps),
+        "device_seconds": _covered(run) if device_type == "cuda" else None,
+        "device_busy_seconds": busy if device_type == "cuda" else None,
         "phases": [
-            {"phase": phase, "host_seconds": host[phase], "device_seconds": device[phase]} for phase in phases
+            {"phase": phase, "host_seconds": host[phase], "device_seconds": device.get(phase, 0.0)}
+            for phase in phases
         ],
         "operators": [
             {
@@ -176,6 +172,96 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
         ],
         "trace": TRACE,
     }
+
+
+def _span(event: FunctionEvent) -> Span:
+    return event.time_range.start / 1e6, event.time_range.end / 1e6
+
+
+def _marked(events: Iterable[FunctionEvent]) -> dict[str, list[Span]]:
+    """The host's spans by phase, as the loop and torch.distributed mark them."""
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for event in events:
+        if event.device_type != DeviceType.CPU:
+            continue
+        if event.name.startswith(MARK):
+            spans[event.name.removeprefix(MARK)].append(_span(event))
+        elif event.name.startswith(_COLLECTIVES):
+            spans["communication"].append(_span(event))
+    return spans
+
+
+def _kernels(events: Iterable[FunctionEvent]) -> dict[str, list[Span]]:
+    """The spans of the device's kernels and copies, by the phases that have started them."""
+    launchers: dict[int, FunctionEvent] = {}
+    for event in events:
+        if event.device_type == DeviceType.CPU:
+            # The operator, or the driver's call within it: of two operators of one name torch leaves one.
+            launchers.setdefault(event.linked_correlation_id or event.id, event)
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for event in events:
+        if event.device_type == DeviceType.CPU or event.is_user_annotation:
+            continue  # annotations: the GPU's own copies of the marks
+        if "nccl" in event.name.lower():
+            phases = ["communication"]
+        else:
+            phases = _phases_of(launchers.get(event.linked_correlation_id))
+        for phase in phases:
+            spans[phase].append(_span(event))
+    return spans
+
+
+def _phases_of(event: FunctionEvent | None) -> list[str]:
+    """The phase of the step in which an operator ran, and the part of the model; "other" outside of all."""
+    parts: list[str] = []
+    while event is not None:
+        label = event.name.removeprefix(MARK)
+        if event.name.startswith(_COLLECTIVES):
+            return ["communication"]
+        if event.name.startswith("autograd::engine::evaluate_function") and event.cpu_parent is None:
+            # On a GPU the backward pass runs in a thread of its own, outside of the mark.
+            return ["backward"]
+        if label != event.name and ": " in label:
+            parts.append(label)
+        elif label != event.name and label != "step":
+            return [label, *parts]
+        event = event.cpu_parent
+    return ["other"]
+
+
+def _until_done(steps: list[Span], kernels: Mapping[str, list[Span]]) -> list[Span]:
+    """The steps, and how long the device went on with them after the host."""
+    if not steps:
+        return []
+    begin = max(end for _, end in steps)
+    ends = [end for spans in kernels.values() for _, end in spans]
+    return [*steps, (begin, max([begin, *ends]))]
+
+
+def _by_phase(spans: Mapping[str, list[Span]], first: str = "") -> dict[str, float]:
+    """Seconds by phase; a moment in several phases counts in one, in `first` or else in the step's order.
+
+    The host calls collectives within the backward pass: there "communication" is `first`. On the device it is
+    last, as it is hidden behind other kernels. Parts of a phase are counted by themselves.
+    """
+    parts = {phase: _covered(of) for phase, of in spans.items() if ": " in phase}
+    seconds, before = {}, list[Span]()
+    outer = (phase for phase in spans if ": " not in phase)
+    for phase in sorted(outer, key=lambda phase: (phase != first, _ORDER.get(phase, 2))):
+        seconds[phase] = _covered([*before, *spans[phase]]) - _covered(before)
+        before += spans[phase]
+    return {**seconds, **parts}
+
+
+def _of_phases(seconds: Mapping[str, float]) -> float:
+    """The seconds of all phases; their parts are in them."""
+    return math.fsum(spent for phase, spent in seconds.items() if ": " not in phase)
+
+
+def _within(spans: Iterable[Span], limits: Iterable[Span]) -> list[Span]:
+    """What of the spans lies within the limits, which do not overlap."""
+    cut = [(max(start, first), min(end, last)) for start, end in spans for first, last in limits]
+    return [span for span in cut if span[0] < span[1]]
 
 
 def _covered(spans: Iterable[tuple[float, float]]) -> float:

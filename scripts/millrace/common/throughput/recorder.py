@@ -25,6 +25,7 @@ import torch
 
 from millrace.common import atomic
 from millrace.common.machine import memory
+from millrace.common.machine.gpu import GpuCounters
 from millrace.common.machine.use import Sampler, cores
 from millrace.common.throughput.run import FACTS, RANK_FACTS, STEPS, StepLine
 from millrace.common.training import run_log
@@ -46,11 +47,13 @@ class StepRecorder:
     def __init__(
         self, folder: Path, device: str, facts: Mapping[str, Any], ranks: Ranks, measure: Measure
     ) -> None:
-        self.folder, self.ranks, self.device, self._measure = folder, ranks, torch.device(device), measure
-        self.on_gpu = self.device.type == "cuda"
+        self.folder, self.ranks, self._measure = folder, ranks, measure
+        self.on_gpu = device == "cuda"
+        # Named by its number: of "cuda" alone a thread of its own would read GPU 0, on every rank.
+        self.device = torch.device("cuda", ranks.local_rank) if self.on_gpu else torch.device(device)
         # What JSON cannot hold fails now and not after the run.
         self.facts = orjson.loads(orjson.dumps(dict(facts), default=str))
-        self.sampler = Sampler((self.device.index or 0) if self.on_gpu else None)
+        self.sampler = Sampler(GpuCounters(ranks.local_rank) if self.on_gpu else None)
         self.spans: list[tuple[float, float]] = []  # begin and end of the steps so far, by perf_counter
         self.spent: Counter[str] = Counter()
         self._line: StepLine | None = None  # of the step that runs

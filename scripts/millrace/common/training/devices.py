@@ -65,6 +65,7 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
 
     end_with_launcher(signal.SIGKILL)
     settings, device = resolved(settings), kind_of(settings.device)
+    _switch_tf32(settings.tf32)
     if device == "cuda" and torch.cuda.device_count() < ranks.local_world_size:
         gpus = counted(torch.cuda.device_count(), "GPU")
         problem = f"{counted(ranks.local_world_size, 'rank')} on this node, but {gpus}"
@@ -93,6 +94,21 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save.
     end_with_launcher(0)
     return fabric
+
+
+def _switch_tf32(tf32: str) -> None:
+    """Let GPUs compute so much of float32 in TF32, whatever torch's defaults are.
+
+    By torch's older names too: it raises where the two differ, and Fabric asks by the older ones.
+    """
+    products, convolutions = tf32 == "all", tf32 != "none"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the older names will go
+        torch.backends.cuda.matmul.allow_tf32 = products
+        torch.backends.cudnn.allow_tf32 = convolutions
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if products else "ieee"
+    for part in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        part.fp32_precision = "tf32" if convolutions else "ieee"
 
 
 def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None:

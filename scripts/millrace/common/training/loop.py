@@ -192,7 +192,7 @@ class _Loop:
         step, settings = self.position.optimizer_step, self.settings
         self.log.step(step, self.schedule.total_steps)
         if self.device.type == "cuda":
-            self.peak = max(self.peak, torch.cuda.max_memory_allocated())
+            self.peak = max(self.peak, torch.cuda.max_memory_allocated(self.device))
         ended = self.task.every_epoch and self.position.step == 0
         # With every epoch's end, lines come at the same steps of each.
         number = self.position.step if self.task.every_epoch else step

@@ -10,6 +10,20 @@ from millrace.common.training.schedule import KINDS
 
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true")
 DEVICES = ("auto", "cpu", "cuda")
+TF32 = ("none", "convolutions", "all")
+
+# What is kept of a parameter while it trains: its weight, its gradient and two states of Adam.
+_REGIMES = {
+    "32-true": "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in float32",
+    "bf16-mixed": "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in bfloat16",
+    "16-mixed": "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in float16",
+    "bf16-true": "bfloat16 weights, gradients and Adam states, 8 bytes a parameter",
+}
+_TF32_WORDS = {
+    "none": "no TF32",
+    "convolutions": "TF32 in convolutions, not in matrix products",
+    "all": "TF32 in convolutions and matrix products",
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,11 @@ class LoopSettings:
     max_grad_norm: float = setting(1.0, "the gradient's norm is clipped to this; 0: not clipped", at_least=0)
     precision: str = setting(
         "auto", "number format; auto: bf16-mixed where the GPU has it, else 32-true", among=PRECISIONS
+    )
+    tf32: str = setting(
+        "convolutions",
+        "what a GPU computes of float32 in TF32, faster and with 10 bits behind the point; as torch has it",
+        among=TF32,
     )
     gradient_checkpointing: int = setting(
         0, "1: compute activations again in the backward pass, for less memory", at_least=0
@@ -65,3 +84,11 @@ class LoopSettings:
         """The settings that fix where the learning-rate schedule begins and ends."""
         names = ("epochs", "max_steps", "lr_scheduler_type", "warmup_ratio", "warmup_steps", "min_lr_ratio")
         return {name: getattr(self, name) for name in names}
+
+
+def regime(precision: str, tf32: str | None, on_gpu: bool) -> str:
+    """What a precision keeps and computes in, in words; "" for one that is not known."""
+    words = _REGIMES.get(precision, "")
+    if precision == "32-true" and on_gpu and tf32 in _TF32_WORDS:
+        words += f" ({_TF32_WORDS[tf32]})"
+    return words

@@ -22,6 +22,7 @@ from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.stopping import StopSignals
+from millrace.common.training import devices
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.task import Spans, Task
 from millrace.image.models import resnet
@@ -128,7 +129,9 @@ class ImageTask(Task):
 
     def _batch_loader(self, batches: RecordBatches) -> BatchLoader:
         workers = self._shape.streams if self.options.workers else 0
-        limit, pin = self.options.max_bad_fraction, torch.cuda.is_available()
+        limit = self.options.max_bad_fraction
+        # Pinning makes a context on a GPU, also where the CPU trains.
+        pin = devices.kind_of(self.options.device) == "cuda"
         return BatchLoader(batches, workers, max_bad_fraction=limit, pin_memory=pin, prefetch_batches=2)
 
     def _wait(self, epoch: int) -> None:

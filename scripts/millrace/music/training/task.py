@@ -20,6 +20,7 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
+from millrace.common.training import devices
 from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
 from millrace.music.models.published import CONFIGURATION, load_published
@@ -114,7 +115,8 @@ class VersionTask(Task):
                 conf["data.nworkers"],
                 max_bad_fraction=conf["data.max_missing_fraction"],
                 start_method=conf["data.mp_context"] if conf["data.nworkers"] else None,
-                pin_memory=conf["data.pin_memory"],
+                # Pinning makes a context on a GPU, also where the CPU trains.
+                pin_memory=conf["data.pin_memory"] and devices.kind_of(conf["fabric.accelerator"]) == "cuda",
                 prefetch_batches=conf["data.prefetch_factor"],
             )
         return self._loader
