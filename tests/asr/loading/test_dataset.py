@@ -216,7 +216,9 @@ def test_shared_memory_is_checked_for_all_ranks_of_the_node(tmp_path, monkeypatc
     table = RowTable.open(corpus(tmp_path))
     dataset = BucketedDataset(table, ListedPlan([[[0, 1]]]))
     needed = 2 * 3 * 20_000 * 4  # workers, slots, samples of 1.25 s, the least
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=3 * needed, f_frsize=1))
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_bavail=3 * needed, f_frsize=1, f_blocks=9 * needed)
+    )
     assert dataset.new_slots(2, 3) is not None
     for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4}.items():
         monkeypatch.setenv(name, str(value))
