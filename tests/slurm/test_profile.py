@@ -17,7 +17,7 @@ from tests.slurm.cluster import cluster
 from tests.workflow.workflow import ROOT, Workflow
 
 # Not compared: what holds times of files or is written by a later parse, and a run's speed.
-SPEECH, BUCKETS = r"speech/partitions/(index|built)", r"asr/buckets/(tars\.parquet|rows-.*\.table)"
+SPEECH, BUCKETS = r"speech/partitions/(.*/)?(index|built)", r"asr/buckets/(tars\.parquet|rows-.*\.table)"
 TIMES = re.compile(rf"results/({SPEECH}|asr/runs|asr/report/runs|audit/|{BUCKETS})")
 CONFIG = {
     "lanes": ["speech", "asr"],

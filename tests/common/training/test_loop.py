@@ -24,11 +24,11 @@ import orjson
 import pytest
 import torch
 
-from millrace.common import jsonl
+from millrace.common import jsonl, stopping
 from millrace.common import settings as common_settings
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
-from millrace.common.training import loop, ranks, run_log, seeding
+from millrace.common.training import loop, run_log, seeding
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.schedule import Schedule
@@ -416,7 +416,7 @@ def test_ranks_that_do_not_do_the_same_are_found_out(tmp_path, monkeypatch, kind
 @pytest.mark.parametrize(("asks", "requeued"), [((1.0, 1.0), [12]), ((1.0, 0.0), [])])
 def test_a_notice_that_only_another_rank_has_got_stops_this_one_too(tmp_path, monkeypatch, asks, requeued):
     called = []
-    monkeypatch.setattr(ranks, "requeue_slurm_job", lambda: called.append(12))
+    monkeypatch.setattr(stopping, "requeue_slurm_job", lambda: called.append(12))
     monkeypatch.setattr(BesideAnother, "asks", asks)
     monkeypatch.setattr(loop, "Exchange", BesideAnother)
     with pytest.raises(SystemExit) as left:
