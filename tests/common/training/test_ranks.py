@@ -24,9 +24,10 @@ import torch
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.processes import TRAINING_ENVIRONMENT as ENVIRONMENT
+from millrace.common.processes import stay_on_loopback
 from millrace.common.stopping import Requeue, StopSignals, requeue_slurm_job
 from millrace.common.training import launch, seeding
-from millrace.common.training.ranks import Exchange, Ranks, packed, unpacked
+from millrace.common.training.ranks import Exchange, Ranks, listen, packed, unpacked
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 
@@ -188,6 +189,49 @@ def test_nobody_outside_of_the_machine_can_talk_to_its_ranks(tmp_path):
     assert len(ranks) == 2 and listening
     assert {address.ip for address in listening} == {"127.0.0.1"}
     assert values and [key for key, value in values.items() if value.startswith(b"\x80")] == []
+
+
+def test_tasks_of_srun_meet_on_loopback_too(tmp_path):
+    """Without torchrun rank 0 opens the store, and torch's own would listen on all interfaces."""
+    task = {"fault": "orphan", "at_step": 10**6}
+    runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6}, "task": task}]
+    (tmp_path / "runs.json").write_bytes(orjson.dumps(runs))
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    common = {**os.environ, **ENVIRONMENT, **place, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
+    command = [sys.executable, "-m", "tests.common.training.tiny_task", str(tmp_path / "runs.json")]
+    ranks = []
+    try:
+        for rank in ("0", "1"):
+            environment = {**common, "RANK": rank, "LOCAL_RANK": rank}
+            ranks.append(psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL))
+        until = time.monotonic() + LIMIT_SECONDS
+        while not list(tmp_path.glob("run/sample_ids.1.jsonl")) and time.monotonic() < until:
+            time.sleep(0.2)
+        opened = [each for process in ranks for each in process.net_connections("inet")]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    listening = {each.laddr for each in opened if each.status == psutil.CONN_LISTEN}
+    assert ("127.0.0.1", port) in listening
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+
+
+def test_a_port_that_is_taken_is_named():
+    with listen("localhost", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MillraceError, match=rf"^localhost:{port}: cannot listen .*--master-port"):
+            listen("localhost", port)
+
+
+def test_an_interface_that_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
+    stay_on_loopback()
+    assert [os.environ[f"{name}_SOCKET_IFNAME"] for name in ("GLOO", "NCCL")] == ["ib0", "lo"]
 
 
 def _values_of_store(port: int) -> dict[str, bytes]:

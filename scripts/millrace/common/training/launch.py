@@ -47,8 +47,7 @@ _LOST = re.compile(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run torchrun's command line; 0, REQUEUE_EXIT_CODE if the ranks stopped in order, 1 if one failed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # As the rules set them; what the user has set stays.
-    os.environ.update({**processes.TRAINING_ENVIRONMENT, **os.environ})
+    processes.take_training_environment()
     try:
         if arguments[:1] == ["--nodes"]:
             return launch_nodes(int(arguments[1]), arguments[2:])
