@@ -23,7 +23,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 BENCH := PYTHONPATH=scripts $(BIN)/python -m tests.bench
 BENCH_DIR ?= /tmp/millrace-bench
 
-.PHONY: help run test fuzz docs check dry-runs gpu bench clean
+.PHONY: help run test test-long fuzz docs check dry-runs gpu bench clean
 
 help: ## List the targets (the default)
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -33,8 +33,11 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 	$(SNAKEMAKE) --cores $(CORES)
 
 # One pytest run, unit tests first and whole workflows last (tests/conftest.py), so that its last line counts them all.
-test: check dry-runs ## Check style and workflow, then run all tests
-	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder tests
+test: check dry-runs ## Check style and workflow, then run the tests
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -m "not long" tests
+
+test-long: $(VENV)/.test ## Run the tests that take long: Slurm, chromium, scale, whole workflows once more
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -m long tests
 
 FUZZ ?= 100000
 fuzz: $(VENV)/.test ## Read FUZZ damaged files of each kind; run the tests with generated examples on many new ones, and the slow tests
